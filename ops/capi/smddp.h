@@ -1,0 +1,97 @@
+// The C API of libsmddp.so: what Python (ctypes) and the TensorFlow ops call.
+//
+// Functions that return int return 0 or one of the codes below; smddp_last_error() then has the
+// sentence. They may be called from any thread.
+#ifndef SMDDP_CAPI_SMDDP_H_
+#define SMDDP_CAPI_SMDDP_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SMDDP_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  SMDDP_OK = 0,
+  SMDDP_USAGE = 1,            // bad argument; nothing was sent
+  SMDDP_MISMATCH = 2,         // ranks asked for different things; the job can go on
+  SMDDP_TIMEOUT = 3,          // SMDDP_TIMEOUT_SECONDS passed
+  SMDDP_REMOTE = 4,           // a peer died or left
+  SMDDP_SYSTEM = 5,           // the operating system or MPI refused
+  SMDDP_NOT_INITIALIZED = 6,  // smddp_init has not been called
+};
+
+// ---- the job ------------------------------------------------------------------------------------
+
+SMDDP_EXPORT int smddp_init(void);  // idempotent
+// failed != 0: this process ends because of an error, so MPI is not finalized. Idempotent.
+SMDDP_EXPORT int smddp_shutdown(int failed);
+SMDDP_EXPORT int smddp_is_initialized(void);
+// -1 before smddp_init.
+SMDDP_EXPORT int smddp_rank(void);
+SMDDP_EXPORT int smddp_size(void);
+SMDDP_EXPORT int smddp_local_rank(void);
+SMDDP_EXPORT int smddp_local_size(void);
+SMDDP_EXPORT int smddp_cross_rank(void);
+SMDDP_EXPORT int smddp_cross_size(void);
+SMDDP_EXPORT int smddp_is_homogeneous(void);
+SMDDP_EXPORT const char* smddp_version(void);
+// Of the calling thread's last failure.
+SMDDP_EXPORT const char* smddp_last_error(void);
+// Counters as JSON, cut to n bytes with the terminating zero. Returns the length it would take.
+SMDDP_EXPORT int smddp_stats_json(char* buffer, size_t n);
+
+// ---- collectives --------------------------------------------------------------------------------
+
+typedef struct {
+  const void* in;
+  void* out;  // may equal in
+  int32_t ndim;
+  const int64_t* dims;
+} smddp_tensor;
+
+typedef struct {
+  int32_t kind;   // 0 allreduce, 1 broadcast, 2 allgather, 3 barrier
+  int32_t dtype;  // TensorFlow's DataType
+  int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
+  int32_t root;
+  int32_t process_set;
+  double prescale, postscale;
+  const char* name;
+  int32_t num_tensors;
+  const smddp_tensor* tensors;
+  // Allgather: bytes of each rank's part, size() entries. The one tensor's `out` takes all parts.
+  const int64_t* gather_bytes;
+} smddp_request;
+
+// Blocks until this rank's part is done.
+SMDDP_EXPORT int smddp_run(const smddp_request* request);
+
+// Short forms.
+SMDDP_EXPORT int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op,
+                                 double prescale, double postscale, const char* name);
+SMDDP_EXPORT int smddp_broadcast(void* buffer, int64_t bytes, int root, const char* name);
+SMDDP_EXPORT int smddp_barrier(const char* name);
+
+// ---- gradient plans (engine/plan_runs.h) --------------------------------------------------------
+
+typedef struct smddp_plan smddp_plan;
+SMDDP_EXPORT smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text,
+                                        int num_buckets);
+SMDDP_EXPORT void smddp_plan_delete(smddp_plan* plan);
+SMDDP_EXPORT int smddp_plan_begin(const smddp_plan* plan, int64_t* run);
+// Returns at once; `done` is called exactly once, perhaps before this returns, on some thread. The
+// request's arrays are copied, the tensors' memory is used until then.
+typedef void (*smddp_done)(void* argument, int code, const char* message);
+SMDDP_EXPORT void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request,
+                                    smddp_done done, void* argument);
+SMDDP_EXPORT int smddp_plan_end(int64_t run);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif
+
+#endif  // SMDDP_CAPI_SMDDP_H_

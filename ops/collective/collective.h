@@ -1,0 +1,45 @@
+// Collective: one operation under way on one rank, advanced by whoever has time.
+//
+// Advance() never blocks: it does what can be done now and says so. Who calls it, how to wait in
+// between and when to give up is the engine's business (engine/channel.h), so an algorithm has no
+// thread, no clock and no deadline of its own.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "collective/request.h"
+#include "core/status.h"
+#include "core/topology.h"
+#include "transport/peer_group.h"
+#include "transport/shm_group.h"
+
+namespace smddp {
+
+// What the ranks share for one ordered stream of collectives.
+struct Lane {
+  const Topology* topology = nullptr;
+  ShmGroup* shm = nullptr;
+  int index = 0;
+  std::unique_ptr<PeerGroup> cross;  // owners with the same local rank, one a node; may be null
+  std::unique_ptr<PeerGroup> world;  // all ranks; null on a single node
+  uint64_t next_chunk = 0;           // the same on all ranks between operations
+  uint64_t mismatches = 0;           // the same on all ranks of the node
+  std::vector<char> scratch;         // of exchanges between nodes, kept to be reused
+};
+
+enum class Progress { kNone, kSome, kDone };
+
+class Collective {
+ public:
+  virtual ~Collective() = default;
+
+  virtual Progress Advance() = 0;
+  // After kDone. Mismatch leaves the lane usable; any other failure breaks the communicator.
+  virtual const Status& status() const = 0;
+  // World ranks that this one waits for.
+  virtual std::vector<int> Missing() const = 0;
+};
+
+}  // namespace smddp

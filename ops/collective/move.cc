@@ -1,0 +1,135 @@
+#include "collective/move.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace smddp {
+namespace {
+
+size_t Chunks(size_t bytes, size_t chunk_bytes) {
+  return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+size_t LargestPart(const Request& request) {
+  const auto& parts = request.gather_bytes;
+  return parts.empty() ? 0 : *std::max_element(parts.begin(), parts.end());
+}
+
+int LocalRank(const Topology& topo, int world_rank) {
+  const auto& node = topo.nodes[topo.node];
+  return static_cast<int>(std::find(node.begin(), node.end(), world_rank) - node.begin());
+}
+
+void CopyInputToOutput(const Request& request) {
+  for (const TensorArg& tensor : request.tensors) {
+    size_t bytes = tensor.count() * Info(request.dtype).size;
+    if (bytes > 0 && tensor.in != tensor.out) std::memcpy(tensor.out, tensor.in, bytes);
+  }
+}
+
+}  // namespace
+
+// Broadcast: the root stages each chunk, everybody else copies it out of the root's slot.
+
+ShmBroadcast::ShmBroadcast(Lane* lane, const Request* request)
+    : Pipeline(lane, request, Chunks(request->bytes(), lane->shm->chunk_bytes()), true),
+      spans_(request->Spans()),
+      root_(LocalRank(topo_, request->root)) {}
+
+Range ShmBroadcast::Chunk(size_t i) const {
+  size_t per_chunk = shm_->chunk_bytes() / spans_.element_size();
+  return {i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
+}
+
+void ShmBroadcast::Stage(size_t i) {
+  if (shm_->rank() != root_) return;
+  size_t element = spans_.element_size();
+  char* slot = Slot(root_, i);
+  spans_.ForEach(Chunk(i), [&](const char* in, char*, size_t first, size_t n) {
+    std::memcpy(slot + first * element, in, n * element);
+  });
+}
+
+bool ShmBroadcast::Combine(size_t i) {
+  size_t element = spans_.element_size();
+  const char* slot = Slot(root_, i);
+  spans_.ForEach(Chunk(i), [&](const char* in, char* out, size_t first, size_t n) {
+    if (shm_->rank() != root_) {
+      std::memcpy(out, slot + first * element, n * element);
+    } else if (out != in) {
+      std::memcpy(out, in, n * element);
+    }
+  });
+  return true;
+}
+
+// Allgather: every rank stages its own part, chunk by chunk; everybody copies all parts out. The
+// request has one tensor; its `out` holds all parts in world-rank order.
+
+ShmAllgather::ShmAllgather(Lane* lane, const Request* request)
+    : Pipeline(lane, request, Chunks(LargestPart(*request), lane->shm->chunk_bytes()), true) {}
+
+void ShmAllgather::Stage(size_t i) {
+  size_t bytes = request_->gather_bytes[topo_.rank], begin = i * shm_->chunk_bytes();
+  if (begin >= bytes) return;
+  std::memcpy(Slot(shm_->rank(), i), static_cast<const char*>(request_->tensors[0].in) + begin,
+              std::min(shm_->chunk_bytes(), bytes - begin));
+}
+
+bool ShmAllgather::Combine(size_t i) {
+  size_t offset = 0, begin = i * shm_->chunk_bytes();
+  for (int r = 0; r < topo_.size; ++r) {
+    size_t bytes = request_->gather_bytes[r];
+    if (begin < bytes) {
+      char* out = static_cast<char*>(request_->tensors[0].out) + offset + begin;
+      std::memcpy(out, Slot(LocalRank(topo_, r), i), std::min(shm_->chunk_bytes(), bytes - begin));
+    }
+    offset += bytes;
+  }
+  return true;
+}
+
+WorldMove::WorldMove(Lane* lane, const Request* request) : Pipeline(lane, request, 1, false) {}
+
+// Starts the exchange of tensor next_; false when there is none left.
+bool WorldMove::StartNext(Status* status) {
+  if (next_ == request_->tensors.size()) return false;
+  const TensorArg& tensor = request_->tensors[next_];
+  if (request_->kind == Kind::kBroadcast) {
+    size_t bytes = tensor.count() * Info(request_->dtype).size;
+    *status = lane_->world->StartBroadcast(tensor.out, bytes, request_->root);
+  } else {
+    std::vector<size_t> offsets;
+    size_t offset = 0;
+    for (size_t bytes : request_->gather_bytes) {
+      offsets.push_back(offset);
+      offset += bytes;
+    }
+    *status = lane_->world->StartAllgatherV(tensor.in, tensor.out, request_->gather_bytes, offsets);
+  }
+  return true;
+}
+
+bool WorldMove::Conclude() {
+  Status status;
+  for (;;) {
+    if (!started_) {
+      if (next_ == 0 && request_->kind == Kind::kBroadcast && request_->root == topo_.rank) {
+        CopyInputToOutput(*request_);
+      }
+      if (!StartNext(&status)) return true;
+      started_ = true;
+    }
+    bool done = false;
+    if (status.ok()) status = lane_->world->Test(&done);
+    if (!status.ok()) {
+      Fail(status);
+      return true;
+    }
+    if (!done) return false;
+    started_ = false;
+    ++next_;
+  }
+}
+
+}  // namespace smddp

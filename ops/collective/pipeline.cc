@@ -1,0 +1,256 @@
+#include "collective/pipeline.h"
+
+#include <cstring>
+
+namespace smddp {
+namespace {
+
+// Of each rank, when descriptions have to cross nodes.
+constexpr size_t kWorldDetailBytes = 8 << 10;
+
+}  // namespace
+
+Pipeline::Pipeline(Lane* lane, const Request* request, size_t num_chunks, bool one_hop)
+    : lane_(lane),
+      request_(request),
+      shm_(lane->shm),
+      topo_(*lane->topology),
+      base_(lane->next_chunk),
+      signature_(request->Signature()),
+      num_chunks_(num_chunks),
+      one_hop_(one_hop) {}
+
+Progress Pipeline::Advance() {
+  bool moved = false;
+  for (bool step = true; step;) {
+    step = false;
+    if (state_ == State::kRunning) {
+      step = TryUnpack();
+      step = TryCombine() || step;
+      step = TryStage() || step;
+      if (!status_.ok()) state_ = State::kDone;
+      if (state_ == State::kRunning && unpacked_ == num_chunks_ && Conclude()) {
+        lane_->next_chunk = base_ + num_chunks_;
+        state_ = State::kDone;
+      }
+    } else if (state_ != State::kDone) {
+      step = AdvanceMismatch();
+    }
+    moved = moved || step;
+  }
+  if (state_ == State::kDone) return Progress::kDone;
+  return moved ? Progress::kSome : Progress::kNone;
+}
+
+void Pipeline::Publish(std::atomic<uint64_t>* counter, uint64_t value) {
+  counter->store(value, std::memory_order_release);
+  shm_->RingPeers();
+}
+
+bool Pipeline::SlotFree(size_t i) const {
+  uint64_t end = base_ + i + 1;
+  if (end <= kSlots) return true;
+  for (int p = 0; p < shm_->size(); ++p) {
+    const auto& unpacked = shm_->lane(p, lane_->index).unpacked;
+    if (unpacked.load(std::memory_order_acquire) < end - kSlots) return false;
+  }
+  return true;
+}
+
+bool Pipeline::StagedByAll(size_t i) const {
+  for (int p = 0; p < shm_->size(); ++p) {
+    const auto& staged = shm_->lane(p, lane_->index).staged;
+    if (staged.load(std::memory_order_acquire) <= base_ + i) return false;
+  }
+  return true;
+}
+
+bool Pipeline::CombinedByAll(size_t i) const {
+  for (int p = 0; p < shm_->size(); ++p) {
+    const auto& combined = shm_->lane(p, lane_->index).combined;
+    if (combined.load(std::memory_order_acquire) <= base_ + i) return false;
+  }
+  return true;
+}
+
+bool Pipeline::TryStage() {
+  if (state_ != State::kRunning || staged_ == num_chunks_ || !SlotFree(staged_)) return false;
+  if (staged_ == 0) {
+    shm_->header(shm_->rank(), lane_->index, base_) = {signature_, 0};
+  }
+  Stage(staged_);
+  ++staged_;
+  Publish(&shm_->lane(shm_->rank(), lane_->index).staged, base_ + staged_);
+  return true;
+}
+
+bool Pipeline::TryCombine() {
+  if (state_ != State::kRunning || combined_ == num_chunks_ || !StagedByAll(combined_)) {
+    return false;
+  }
+  if (!verified_ && !Verify()) return state_ != State::kRunning;
+  if (!Combine(combined_)) return false;
+  ++combined_;
+  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
+  if (one_hop_) {
+    unpacked_ = combined_;
+    self.combined.store(base_ + combined_, std::memory_order_release);
+    Publish(&self.unpacked, base_ + unpacked_);
+  } else {
+    Publish(&self.combined, base_ + combined_);
+  }
+  return true;
+}
+
+bool Pipeline::TryUnpack() {
+  if (one_hop_ || unpacked_ == num_chunks_ || !CombinedByAll(unpacked_)) return false;
+  if (unpacked_ == 0 && AnyVerdict()) {
+    state_ = State::kMismatchPost;
+    return true;
+  }
+  Unpack(unpacked_);
+  ++unpacked_;
+  Publish(&shm_->lane(shm_->rank(), lane_->index).unpacked, base_ + unpacked_);
+  return true;
+}
+
+// True once the signatures are known to be equal; a mismatch changes state_.
+bool Pipeline::Verify() {
+  local_mismatch_ = false;
+  for (int p = 0; p < shm_->size(); ++p) {
+    local_mismatch_ |= shm_->header(p, lane_->index, base_).signature != signature_;
+  }
+  if (lane_->cross != nullptr) {
+    if (!CompareAcrossNodes()) return false;
+  } else if (local_mismatch_) {
+    state_ = State::kMismatchPost;
+    return false;
+  }
+  verified_ = true;
+  return true;
+}
+
+// True when equal on all nodes; false when unknown yet, failed, or mismatched (see state_).
+bool Pipeline::CompareAcrossNodes() {
+  if (!cross_started_) {
+    cross_send_[0] = signature_;
+    cross_send_[1] = local_mismatch_ ? 1 : 0;
+    cross_recv_.resize(2 * lane_->cross->size());
+    Status started =
+        lane_->cross->StartAllgather(cross_send_, sizeof cross_send_, cross_recv_.data());
+    cross_started_ = true;
+    if (!started.ok()) Fail(started);
+    if (!started.ok()) return false;
+  }
+  bool done = false;
+  Status tested = lane_->cross->Test(&done);
+  if (!tested.ok()) Fail(tested);
+  if (!tested.ok() || !done) return false;
+  bool mismatch = false;
+  for (size_t i = 0; i < cross_recv_.size(); i += 2) {
+    mismatch |= cross_recv_[i] != signature_ || cross_recv_[i + 1] != 0;
+  }
+  if (!mismatch) return true;
+  shm_->header(shm_->rank(), lane_->index, base_).verdict = 1;
+  Publish(&shm_->lane(shm_->rank(), lane_->index).combined, base_ + 1);
+  state_ = State::kMismatchPost;
+  return false;
+}
+
+bool Pipeline::AnyVerdict() const {
+  for (int p = 0; p < shm_->size(); ++p) {
+    if (shm_->header(p, lane_->index, base_).verdict != 0) return true;
+  }
+  return false;
+}
+
+bool Pipeline::AdvanceMismatch() {
+  return topo_.num_nodes > 1 ? MismatchAcrossNodes() : MismatchInNode();
+}
+
+bool Pipeline::MismatchInNode() {
+  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
+  uint64_t report = lane_->mismatches + 1;
+  auto reached = [&](std::atomic<uint64_t> LaneCell::*counter, uint64_t value) {
+    for (int p = 0; p < shm_->size(); ++p) {
+      if ((shm_->lane(p, lane_->index).*counter).load(std::memory_order_acquire) < value) {
+        return false;
+      }
+    }
+    return true;
+  };
+  if (state_ == State::kMismatchPost) {
+    // The last report's text may still be being read.
+    if (!reached(&LaneCell::detail_read, report - 1)) return false;
+    char* detail = shm_->cell(shm_->rank()).detail[lane_->index];
+    std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
+    Publish(&self.detail_posted, report);
+    state_ = State::kMismatchRead;
+    return true;
+  }
+  if (!reached(&LaneCell::detail_posted, report)) return false;
+  std::vector<std::string> texts;
+  for (int p = 0; p < shm_->size(); ++p) {
+    texts.emplace_back(shm_->cell(p).detail[lane_->index]);
+  }
+  lane_->mismatches = report;
+  self.detail_read.store(report, std::memory_order_release);
+  Resume(topo_.nodes[topo_.node], texts);
+  return true;
+}
+
+bool Pipeline::MismatchAcrossNodes() {
+  Status status;
+  if (state_ == State::kMismatchPost) {
+    texts_.assign(kWorldDetailBytes * (topo_.size + 1), '\0');
+    char* own = texts_.data() + kWorldDetailBytes * topo_.size;
+    std::strncpy(own, request_->Describe().c_str(), kWorldDetailBytes - 1);
+    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_.data());
+    state_ = State::kMismatchRead;
+  }
+  bool done = false;
+  if (status.ok()) status = lane_->world->Test(&done);
+  if (!status.ok()) {
+    Fail(status);
+    state_ = State::kDone;
+    return true;
+  }
+  if (!done) return false;
+  std::vector<int> ranks;
+  std::vector<std::string> texts;
+  for (int r = 0; r < topo_.size; ++r) {
+    ranks.push_back(r);
+    texts.emplace_back(texts_.data() + kWorldDetailBytes * r);
+  }
+  Resume(ranks, texts);
+  return true;
+}
+
+// Leaves the lane as if the operation had never been, on every rank alike.
+void Pipeline::Resume(const std::vector<int>& ranks, const std::vector<std::string>& texts) {
+  Fail({Code::kMismatch, ExplainMismatch(ranks, texts)});
+  uint64_t next = base_ + kSlots;
+  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
+  self.staged.store(next, std::memory_order_release);
+  self.combined.store(next, std::memory_order_release);
+  Publish(&self.unpacked, next);
+  lane_->next_chunk = next;
+  state_ = State::kDone;
+}
+
+std::vector<int> Pipeline::Missing() const {
+  std::vector<int> missing;
+  for (int p = 0; p < shm_->size(); ++p) {
+    const LaneCell& peer = shm_->lane(p, lane_->index);
+    bool late = false;
+    if (combined_ < num_chunks_) late = peer.staged.load() <= base_ + combined_;
+    if (!one_hop_ && unpacked_ < num_chunks_) late |= peer.combined.load() <= base_ + unpacked_;
+    if (staged_ < num_chunks_ && base_ + staged_ + 1 > kSlots) {
+      late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
+    }
+    if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
+  }
+  return missing;
+}
+
+}  // namespace smddp

@@ -1,0 +1,163 @@
+#include "collective/request.h"
+
+#include <cstring>
+#include <sstream>
+
+namespace smddp {
+namespace {
+
+// FNV-1a over the bytes of simple values, with a final mix (from the public-domain reference).
+class Hash {
+ public:
+  void Bytes(const void* data, size_t n) {
+    const auto* at = static_cast<const unsigned char*>(data);
+    for (size_t i = 0; i < n; ++i) value_ = (value_ ^ at[i]) * 0x100000001b3ull;
+  }
+  template <typename T>
+  void Add(T value) {
+    // whole words at a time: a gradient list has a thousand dimensions
+    uint64_t word = 0;
+    std::memcpy(&word, &value, sizeof value);
+    value_ = (value_ ^ word) * 0x9e3779b97f4a7c15ull;
+    value_ ^= value_ >> 29;
+  }
+  uint64_t value() const { return value_; }
+
+ private:
+  uint64_t value_ = 0xcbf29ce484222325ull;
+};
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+size_t TensorArg::count() const {
+  size_t n = 1;
+  for (int64_t dim : dims) n *= static_cast<size_t>(dim);
+  return n;
+}
+
+size_t Request::count() const {
+  size_t n = 0;
+  for (const TensorArg& tensor : tensors) n += tensor.count();
+  return n;
+}
+
+SpanList Request::Spans() const {
+  std::vector<Span> spans;
+  spans.reserve(tensors.size());
+  for (const TensorArg& tensor : tensors) {
+    spans.push_back({static_cast<const char*>(tensor.in), static_cast<char*>(tensor.out),
+                     tensor.count()});
+  }
+  return SpanList(std::move(spans), Info(dtype).size);
+}
+
+uint64_t Request::Signature() const {
+  Hash hash;
+  hash.Add(static_cast<int>(kind));
+  hash.Add(static_cast<int>(dtype));
+  hash.Add(static_cast<int>(op));
+  hash.Add(root);
+  hash.Add(prescale);
+  hash.Add(postscale);
+  hash.Add(plan);
+  hash.Add(run);
+  hash.Add(bucket);
+  hash.Bytes(name.data(), name.size());
+  // The parts of an allgather differ by rank as they should; gather_bytes is equal on all.
+  if (kind == Kind::kAllgather) {
+    for (size_t bytes : gather_bytes) hash.Add(bytes);
+    return hash.value();
+  }
+  for (const TensorArg& tensor : tensors) {
+    hash.Add(tensor.dims.size());
+    for (int64_t dim : tensor.dims) hash.Add(dim);
+  }
+  return hash.value();
+}
+
+std::string Request::Title() const {
+  std::ostringstream out;
+  if (plan != 0) {
+    out << "gradient bucket " << bucket << " of '" << name << "' (step " << run << ")";
+  } else {
+    out << KindName(kind) << " '" << name << "'";
+  }
+  return out.str();
+}
+
+std::string Request::Describe() const {
+  std::ostringstream out;
+  out << Title();
+  if (kind == Kind::kAllreduce) {
+    out << " op=" << ReduceOpName(op);
+    if (prescale != 1.0) out << " prescale=" << prescale;
+    if (postscale != 1.0) out << " postscale=" << postscale;
+  }
+  if (kind == Kind::kBroadcast) out << " root_rank=" << root;
+  out << "\n";
+  if (plan_text != nullptr) {
+    out << *plan_text;
+    return out.str();
+  }
+  for (const TensorArg& tensor : tensors) {
+    out << Info(dtype).name << " [";
+    for (size_t i = 0; i < tensor.dims.size(); ++i) out << (i ? ", " : "") << tensor.dims[i];
+    out << "]\n";
+  }
+  return out.str();
+}
+
+const char* KindName(Kind kind) {
+  constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather", "barrier"};
+  return kNames[static_cast<int>(kind)];
+}
+
+const char* ReduceOpName(ReduceOp op) {
+  constexpr const char* kNames[] = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};
+  return kNames[static_cast<int>(op)];
+}
+
+std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std::string>& texts) {
+  // Rank texts[0] is compared with the first that differs; two sides tell the story.
+  size_t other = 0;
+  for (size_t i = 1; i < texts.size() && other == 0; ++i) {
+    if (texts[i] != texts[0]) other = i;
+  }
+  std::vector<std::string> a = Lines(texts[0]), b = Lines(texts[other]);
+  std::ostringstream out;
+  out << "Mismatched collectives: the ranks do not ask for the same thing.";
+  auto side = [&](size_t i) { return "rank " + std::to_string(ranks[i]) + " has "; };
+  auto line = [](const std::vector<std::string>& lines, size_t i) {
+    return i < lines.size() ? "[" + lines[i] + "]" : std::string("nothing");
+  };
+  const std::string& what_a = a.empty() ? texts[0] : a[0];
+  const std::string& what_b = b.empty() ? texts[other] : b[0];
+  if (what_a != what_b) {
+    out << " " << side(0) << "[" << what_a << "], " << side(other) << "[" << what_b << "].";
+  } else {
+    out << " In [" << what_a << "]:";
+  }
+  int shown = 0;
+  for (size_t i = 1; i < std::max(a.size(), b.size()) && shown < 4; ++i) {
+    if (line(a, i) == line(b, i)) continue;
+    out << " tensor " << i - 1 << ": " << side(0) << line(a, i) << ", " << side(other)
+        << line(b, i) << ".";
+    ++shown;
+  }
+  if (a.size() != b.size()) {
+    out << " " << side(0) << (a.empty() ? 0 : a.size() - 1) << " tensors, " << side(other)
+        << (b.empty() ? 0 : b.size() - 1) << ".";
+  }
+  out << " Every rank must call the same collectives, in the same order, with the same shapes, "
+         "dtypes and options. Nothing was reduced; the job can go on.";
+  return out.str();
+}
+
+}  // namespace smddp

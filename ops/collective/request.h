@@ -1,0 +1,69 @@
+// What one rank asks for: the arguments of a collective, and how to compare them with the others'.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/span.h"
+
+namespace smddp {
+
+enum class Kind : int { kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
+
+// Horovod's numbers.
+enum class ReduceOp : int {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
+
+struct TensorArg {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::vector<int64_t> dims;
+  size_t count() const;
+};
+
+struct Request {
+  Kind kind = Kind::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kAverage;
+  int root = 0;  // world rank
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::string name;
+  std::vector<TensorArg> tensors;
+  // Allgather: bytes that each world rank contributes; the output is laid out in rank order.
+  std::vector<size_t> gather_bytes;
+  // Gradient buckets: which plan, which of its runs and which bucket; `plan_text` has a line for
+  // each gradient.
+  uint64_t plan = 0;
+  uint64_t run = 0;
+  int bucket = -1;
+  std::shared_ptr<const std::string> plan_text;
+
+  size_t count() const;  // elements of all tensors
+  size_t bytes() const { return count() * Info(dtype).size; }
+  SpanList Spans() const;
+
+  // Equal exactly when the ranks ask for the same thing.
+  uint64_t Signature() const;
+  // What error messages show: a first line for the operation, then one for each tensor.
+  std::string Describe() const;
+  // "allreduce 'loss'" or "gradient bucket 1 of 'tape' (step 17)".
+  std::string Title() const;
+};
+
+const char* KindName(Kind kind);
+const char* ReduceOpName(ReduceOp op);
+
+// The message of a mismatch. `texts` are the Describe() of each listed world rank.
+std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std::string>& texts);
+
+}  // namespace smddp

@@ -1,0 +1,21 @@
+// Chooses the algorithm of a collective.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "collective/collective.h"
+
+namespace smddp {
+
+struct Selector {
+  // Payloads up to this take the one-hop allreduce. Measured on 2 ranks; see docs/performance.md.
+  size_t oneshot_bytes = 16 << 10;
+  std::string forced_allreduce;  // by name; empty: automatic
+
+  // `request` and `lane` outlive the collective. `why`, unless nullptr, receives a line for each
+  // algorithm that was passed over, and the one that was taken.
+  std::unique_ptr<Collective> Make(Lane* lane, const Request* request, std::string* why) const;
+};
+
+}  // namespace smddp

@@ -1,0 +1,66 @@
+#include "core/config.h"
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace smddp {
+namespace {
+
+Status Refuse(const char* name, const char* value, const std::string& accepted) {
+  return {Code::kUsage, std::string(name) + "='" + value + "' is not understood; it takes " +
+                            accepted};
+}
+
+// Reads a number in [low, high]; leaves *out alone when the variable is unset or empty.
+template <typename T>
+Status ReadNumber(const char* name, double low, double high, T* out) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return {};
+  char* end = nullptr;
+  errno = 0;
+  double value = std::strtod(text, &end);
+  if (*end != '\0' || errno != 0 || !(value >= low && value <= high)) {
+    return Refuse(name, text,
+                  "a number from " + std::to_string(static_cast<long long>(low)) + " to " +
+                      std::to_string(static_cast<long long>(high)));
+  }
+  *out = static_cast<T>(value);
+  return {};
+}
+
+Status ReadWord(const char* name, std::initializer_list<const char*> words, std::string* out) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return {};
+  std::string accepted;
+  for (const char* word : words) {
+    if (std::string(text) == word) {
+      *out = word;
+      return {};
+    }
+    accepted += (accepted.empty() ? "" : ", ") + std::string(word);
+  }
+  return Refuse(name, text, "one of: " + accepted);
+}
+
+}  // namespace
+
+Status Config::FromEnvironment(Config* config) {
+  Status results[] = {
+      ReadNumber("SMDDP_TIMEOUT_SECONDS", 0.1, 1e7, &config->timeout_seconds),
+      ReadNumber("SMDDP_STALL_WARNING_SECONDS", 0, 1e7, &config->stall_warning_seconds),
+      ReadNumber("SMDDP_CHUNK_BYTES", 4096, 1 << 26, &config->chunk_bytes),
+      ReadNumber("SMDDP_SPIN_MICROSECONDS", -1, 1000000, &config->spin_microseconds),
+      ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
+      ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
+      ReadWord("SMDDP_ISA", {"generic", "avx2", "avx512"}, &config->isa),
+      ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),
+  };
+  for (const Status& status : results) {
+    if (!status.ok()) return status;
+  }
+  if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
+  config->chunk_bytes = config->chunk_bytes / 256 * 256;  // slots keep every dtype's alignment
+  return {};
+}
+
+}  // namespace smddp

@@ -1,0 +1,37 @@
+// Every SMDDP_* environment variable that the core reads, documented beside its default.
+// Read once, at init; a value that cannot be understood is an error that names it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/status.h"
+
+namespace smddp {
+
+struct Config {
+  // SMDDP_TIMEOUT_SECONDS: a collective that waited this long for a peer fails.
+  double timeout_seconds = 600;
+  // SMDDP_STALL_WARNING_SECONDS: a collective that waited this long is reported (0: never).
+  double stall_warning_seconds = 60;
+  // SMDDP_CHUNK_BYTES: bytes of one staging slot. 0: 256 KiB in one node, 1 MiB across nodes.
+  size_t chunk_bytes = 0;
+  // SMDDP_SPIN_MICROSECONDS: how long a wait spins before it sleeps. -1: 50 where every rank of
+  // the node has a core of its own, else 0.
+  int spin_microseconds = -1;
+  // SMDDP_NODES: split the ranks into this many groups that may not share memory, to try the
+  // path between nodes on one machine. 0: groups are what shares memory in truth.
+  int nodes = 0;
+  // SMDDP_ALLREDUCE: force an algorithm by name (see collective/selector.cc). Empty: automatic.
+  std::string allreduce;
+  // SMDDP_ISA: cap the SIMD level: generic, avx2 or avx512. Empty: the best the CPU has.
+  std::string isa;
+  // SMDDP_MPI_LIBRARY: path of the MPI library to open instead of the one that is found.
+  std::string mpi_library;
+  // SMDDP_LOG_LEVEL: debug, info, warning or error.
+  std::string log_level = "warning";
+
+  static Status FromEnvironment(Config* config);
+};
+
+}  // namespace smddp

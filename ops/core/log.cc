@@ -1,0 +1,37 @@
+#include "core/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+
+namespace smddp {
+namespace {
+
+constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+std::atomic<int> log_level{static_cast<int>(LogLevel::kWarning)};
+std::atomic<int> log_rank{-1};
+
+}  // namespace
+
+void SetLogLevel(const std::string& name) {
+  for (int i = 0; i < 4; ++i) {
+    if (name == kNames[i]) log_level = i;
+  }
+}
+
+void SetLogRank(int rank) { log_rank = rank; }
+
+bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= log_level; }
+
+void Log(LogLevel level, const std::string& text) {
+  if (!LogEnabled(level)) return;
+  int rank = log_rank;
+  std::string line = "smddp_tf";
+  if (rank >= 0) line += "[rank " + std::to_string(rank) + "]";
+  line += std::string(" ") + kNames[static_cast<int>(level)] + ": " + text + "\n";
+  // A log line that cannot be written has nowhere else to go.
+  ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
+  static_cast<void>(written);
+}
+
+}  // namespace smddp

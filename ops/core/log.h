@@ -1,0 +1,21 @@
+// One line a message on stderr: "smddp_tf[rank 1] warning: ...".
+#pragma once
+
+#include <string>
+
+namespace smddp {
+
+enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
+
+void SetLogLevel(const std::string& name);
+void SetLogRank(int rank);
+bool LogEnabled(LogLevel level);
+// Writes the whole line with one write(2), so that lines of several ranks do not mix.
+void Log(LogLevel level, const std::string& text);
+
+inline void LogDebug(const std::string& text) { Log(LogLevel::kDebug, text); }
+inline void LogInfo(const std::string& text) { Log(LogLevel::kInfo, text); }
+inline void LogWarning(const std::string& text) { Log(LogLevel::kWarning, text); }
+inline void LogError(const std::string& text) { Log(LogLevel::kError, text); }
+
+}  // namespace smddp

@@ -1,0 +1,42 @@
+// Status: the result of every function that can fail across a seam of the library.
+//
+// Recoverable failures (bad arguments, a peer that died, a timeout) are Status values; a broken
+// invariant of our own code is an assert. A Status travels upward and each layer adds a sentence.
+#pragma once
+
+#include <string>
+#include <utility>  // for move
+
+namespace smddp {
+
+// The numbers are part of the C API (capi/smddp.h).
+enum class Code : int {
+  kOk = 0,
+  kUsage = 1,     // the caller's arguments are wrong; nothing was sent
+  kMismatch = 2,  // ranks asked for different things; the job can go on
+  kTimeout = 3,   // SMDDP_TIMEOUT_SECONDS passed; the communicator is broken
+  kRemote = 4,    // a peer died or left; the communicator is broken
+  kSystem = 5,    // the operating system or MPI refused something
+  kNotInitialized = 6,
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+  // The same failure with a sentence of context in front.
+  Status Within(const std::string& context) const {
+    return ok() ? *this : Status(code_, context + ": " + message_);
+  }
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+}  // namespace smddp

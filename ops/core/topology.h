@@ -1,0 +1,75 @@
+// Who is where: pure rank arithmetic, no I/O.
+//
+// Ranks of one node can share memory. Within a node ranks are ordered by world rank (local_rank);
+// nodes are ordered by their lowest world rank (cross_rank).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <vector>
+
+namespace smddp {
+
+struct Topology {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int node = 0;       // Horovod's cross_rank
+  int num_nodes = 1;  // Horovod's cross_size
+  bool homogeneous = true;
+  // Ranks that own a share of each chunk: the smallest local size, so that local rank j < owners
+  // exists on every node and reduces its share with its peers j of the other nodes.
+  int owners = 1;
+  std::vector<std::vector<int>> nodes;  // world ranks of each node, ascending
+
+  // keys[r] says which node rank r is on; equal keys share memory.
+  template <typename Key>
+  static Topology FromKeys(int rank, const std::vector<Key>& keys) {
+    Topology topo;
+    topo.rank = rank;
+    topo.size = static_cast<int>(keys.size());
+    std::map<Key, int> index;
+    for (int r = 0; r < topo.size; ++r) {
+      auto [it, added] = index.emplace(keys[r], static_cast<int>(topo.nodes.size()));
+      if (added) topo.nodes.emplace_back();
+      topo.nodes[it->second].push_back(r);
+      if (r == rank) {
+        topo.node = it->second;
+        topo.local_rank = static_cast<int>(topo.nodes[it->second].size()) - 1;
+      }
+    }
+    topo.num_nodes = static_cast<int>(topo.nodes.size());
+    topo.local_size = static_cast<int>(topo.nodes[topo.node].size());
+    topo.owners = topo.size;
+    for (const auto& node : topo.nodes) {
+      topo.owners = std::min(topo.owners, static_cast<int>(node.size()));
+      topo.homogeneous = topo.homogeneous && node.size() == topo.nodes[0].size();
+    }
+    return topo;
+  }
+
+  // The world rank of local rank `local` on this node.
+  int WorldRank(int local) const { return nodes[node][local]; }
+};
+
+// A range of elements or bytes.
+struct Range {
+  size_t begin = 0;
+  size_t end = 0;
+  size_t size() const { return end - begin; }
+};
+
+// Part `index` of `parts` nearly equal parts of [0, n), each but the last a multiple of `align`.
+// Early parts are never smaller than later ones; trailing parts may be empty.
+inline Range PartOf(size_t n, int parts, int index, size_t align) {
+  size_t blocks = (n + align - 1) / align;
+  size_t per_part = blocks / parts, extra = blocks % parts;
+  size_t i = static_cast<size_t>(index);
+  size_t begin = per_part * i + std::min(i, extra);
+  size_t end = begin + per_part + (i < extra ? 1 : 0);
+  return {std::min(begin * align, n), std::min(end * align, n)};
+}
+
+}  // namespace smddp

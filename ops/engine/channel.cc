@@ -1,0 +1,100 @@
+#include "engine/channel.h"
+
+#include <utility>  // for move
+
+#include "core/log.h"
+
+namespace smddp {
+
+Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder)
+    : lane_(std::move(lane)), selector_(selector), recorder_(recorder) {}
+
+void Channel::Enqueue(std::unique_ptr<Operation> operation) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  queue_.push_back(std::move(operation));
+}
+
+bool Channel::Pump() {
+  Finished finished;
+  bool moved = false;
+  {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return false;
+    while (!queue_.empty() && AdvanceFront(&finished)) moved = true;
+  }
+  Complete(&finished);
+  return moved;
+}
+
+// True if anything moved.
+bool Channel::AdvanceFront(Finished* finished) {
+  Operation* front = queue_.front().get();
+  Status status = failure_;
+  if (front->collective == nullptr) {
+    if (status.ok() && front->fate != nullptr) status = *front->fate;
+    if (status.ok()) Activate(front);
+  }
+  if (status.ok()) {
+    Progress progress = front->collective->Advance();
+    if (progress != Progress::kDone) return progress == Progress::kSome;
+    status = front->collective->status();
+    recorder_->Finish(front->record, status.ok() ? "done" : "failed");
+    ++stats_.operations;
+    stats_.bytes += front->request.bytes();
+    if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
+  }
+  finished->emplace_back(std::move(queue_.front()), status);
+  queue_.pop_front();
+  return true;
+}
+
+void Channel::Activate(Operation* operation) {
+  std::string why;
+  bool debug = LogEnabled(LogLevel::kDebug);
+  operation->collective = selector_->Make(&lane_, &operation->request, debug ? &why : nullptr);
+  operation->record = recorder_->Start(operation->request.Title(), operation->request.bytes());
+  if (debug) LogDebug(operation->request.Title() + ": " + why);
+}
+
+void Channel::Complete(Finished* finished) const {
+  for (auto& [operation, status] : *finished) operation->done(status);
+  // Another thread of this rank may sleep until one of these is done.
+  if (!finished->empty()) lane_.shm->RingSelf();
+}
+
+bool Channel::Idle() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return queue_.empty();
+}
+
+void Channel::Fail(const Status& failure) {
+  Finished finished;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = failure;
+    for (auto& operation : queue_) {
+      if (operation->collective != nullptr) recorder_->Finish(operation->record, "failed");
+      finished.emplace_back(std::move(operation), failure);
+    }
+    queue_.clear();
+  }
+  Complete(&finished);
+}
+
+void Channel::Inspect(double seconds,
+                      const std::function<void(Operation*, const std::vector<int>&)>& look) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (queue_.empty()) return;
+  Operation* front = queue_.front().get();
+  if (front->collective == nullptr) return;
+  front->waited += seconds;
+  look(front, front->collective->Missing());
+}
+
+ChannelStats Channel::Stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return stats_;
+}
+
+}  // namespace smddp

@@ -1,0 +1,72 @@
+// Channel: an ordered stream of collectives over one set of ranks.
+//
+// Operations run in the order in which they were enqueued, one at a time; the same on every rank.
+// Whoever has time calls Pump(); the channel never makes a thread wait, except for its own lock
+// when somebody else is pumping.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "collective/collective.h"
+#include "collective/selector.h"
+#include "engine/flight_recorder.h"
+
+namespace smddp {
+
+struct Operation {
+  Request request;
+  std::function<void(const Status&)> done;  // called exactly once, with no lock held
+  // Operations that share a fate: once one has failed, the later ones fail without any exchange,
+  // on every rank alike. Read and written by the channel.
+  std::shared_ptr<Status> fate;
+
+  std::unique_ptr<Collective> collective;  // once its turn has come
+  uint64_t record = 0;                     // in the flight recorder
+  double waited = 0;                       // seconds, counted by the monitor
+  bool warned = false;
+};
+
+struct ChannelStats {
+  uint64_t operations = 0;
+  uint64_t bytes = 0;
+};
+
+class Channel {
+ public:
+  Channel(Lane lane, const Selector* selector, FlightRecorder* recorder);
+
+  // Never calls `done`; the caller pumps afterwards.
+  void Enqueue(std::unique_ptr<Operation> operation);
+  // Advances what can be advanced now. True if anything moved.
+  bool Pump();
+  bool Idle() const;
+  // Completes every operation, now and from now on, with `failure`.
+  void Fail(const Status& failure);
+
+  // For the monitor: adds `seconds` to the waiting time of the operation at the front and, if
+  // there is one, calls look(operation, missing world ranks).
+  void Inspect(double seconds,
+               const std::function<void(Operation*, const std::vector<int>&)>& look);
+  ChannelStats Stats() const;
+
+ private:
+  using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
+  bool AdvanceFront(Finished* finished);
+  void Activate(Operation* operation);
+  void Complete(Finished* finished) const;
+
+  Lane lane_;
+  const Selector* selector_;
+  FlightRecorder* recorder_;
+  mutable std::mutex mutex_;
+  std::deque<std::unique_ptr<Operation>> queue_;
+  Status failure_;
+  ChannelStats stats_;
+};
+
+}  // namespace smddp

@@ -1,0 +1,222 @@
+#include "engine/monitor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/deadline.h"
+#include "core/log.h"
+#include "engine/channel.h"
+#include "engine/communicator.h"
+#include "engine/signals.h"
+
+namespace smddp {
+namespace {
+
+constexpr int kTickMs = 50;
+// What a rank did before it went may still be on its way through memory.
+constexpr double kGrace = 0.15;
+constexpr double kJoinSeconds = 60;
+
+std::string Seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  if (ranks.empty()) return "other ranks";
+  for (size_t i = 0; i < ranks.size() && i < 16; ++i) {
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return ranks.size() > 16 ? text + ", ..." : text;
+}
+
+// The operation and the first of its tensors.
+std::string What(const Operation& operation) {
+  const Request& request = operation.request;
+  std::string text = request.Title() + ", " + std::to_string(request.bytes()) + " bytes";
+  std::string lines = request.Describe();
+  size_t at = lines.find('\n');
+  for (int shown = 0; at != std::string::npos && at + 1 < lines.size(); ++shown) {
+    if (shown == 6) return text + ", ...)";
+    size_t end = lines.find('\n', at + 1);
+    text += (shown == 0 ? " (" : ", ") + lines.substr(at + 1, end - at - 1);
+    at = end;
+  }
+  return text.find('(', request.Title().size()) != std::string::npos ? text + ")" : text;
+}
+
+}  // namespace
+
+Monitor::Monitor(Communicator* communicator, World* world)
+    : communicator_(communicator),
+      world_(world),
+      gone_seconds_(world->topology.local_size, -1.0) {}
+
+Status Monitor::Start() {
+  thread_ = std::thread([this] { Loop(); });
+  while (joined_ == 0) ::usleep(200);
+  if (joined_ > 0) return {};
+  thread_.join();
+  return {Code::kTimeout, "the ranks of this node did not all start within " +
+                              Seconds(kJoinSeconds)};
+}
+
+void Monitor::Stop() {
+  stopping_ = true;
+  WakeMonitor();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Liveness hangs on this thread, so it is the one that joins.
+bool Monitor::JoinNode() {
+  ShmGroup* shm = world_->shm.get();
+  shm->Join(world_->topology.rank);
+  Deadline deadline(kJoinSeconds);
+  for (int p = 0; p < shm->size(); ++p) {
+    while (shm->cell(p).state.load() == static_cast<int>(PeerState::kJoining)) {
+      if (deadline.Passed()) return false;
+      ::usleep(500);
+    }
+  }
+  return true;
+}
+
+void Monitor::Loop() {
+  bool joined = JoinNode();
+  if (joined && world_->topology.size > 1) WatchTermination();
+  joined_ = joined ? 1 : -1;
+  double last = NowSeconds();
+  while (joined && !stopping_) {
+    bool terminated = WaitForTermination(kTickMs);
+    double now = NowSeconds();
+    // A suspended process must not count its own sleep as its peers'.
+    Tick(std::min(now - last, 4 * kTickMs / 1000.0));
+    last = now;
+    if (terminated) AnswerTermination();
+  }
+  world_->shm->Leave();
+}
+
+void Monitor::Tick(double seconds) {
+  if (broken_) return;
+  std::string text;
+  int code = world_->shm->Failure(&text);
+  if (code != 0) return Break({static_cast<Code>(code), text});
+  UpdatePeers(seconds);
+  Status failure;
+  communicator_->InspectAll(seconds, [&](Operation* operation, const std::vector<int>& missing) {
+    CheckOperation(operation, missing, &failure);
+  });
+  std::string waiting = communicator_->DescribeWaitingPlans();
+  plan_wait_ = waiting.empty() ? 0 : plan_wait_ + seconds;
+  if (failure.ok() && plan_wait_ > world_->config.timeout_seconds) {
+    failure = {Code::kTimeout, waiting + ": that bucket did not come in " + Seconds(plan_wait_) +
+                                   " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
+                                   "gradients may have failed on this rank"};
+  }
+  if (!failure.ok()) Break(failure);
+}
+
+void Monitor::UpdatePeers(double seconds) {
+  for (int p = 0; p < world_->shm->size(); ++p) {
+    if (p == world_->shm->rank()) continue;
+    PeerState state = world_->shm->Peer(p);
+    if (state != PeerState::kDead && state != PeerState::kLeft) continue;
+    gone_seconds_[p] = gone_seconds_[p] < 0 ? 0 : gone_seconds_[p] + seconds;
+  }
+}
+
+bool Monitor::GoneFor(int world_rank, double seconds) const {
+  const auto& node = world_->topology.nodes[world_->topology.node];
+  auto it = std::find(node.begin(), node.end(), world_rank);
+  return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
+}
+
+void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missing,
+                             Status* failure) {
+  for (int rank : missing) {
+    if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
+  }
+  const Config& config = world_->config;
+  if (failure->ok() && operation->waited > config.timeout_seconds) {
+    *failure = Timeout(*operation, missing);
+  }
+  if (!operation->warned && config.stall_warning_seconds > 0 &&
+      operation->waited > config.stall_warning_seconds) {
+    operation->warned = true;
+    WarnOfStall(*operation, missing);
+  }
+}
+
+Status Monitor::DeathOf(const Operation& operation, int rank) const {
+  const Topology& topo = world_->topology;
+  const auto& node = topo.nodes[topo.node];
+  int local = static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
+  bool dead = world_->shm->Peer(local) == PeerState::kDead;
+  std::string who = "rank " + std::to_string(rank) + " (process " +
+                    std::to_string(world_->shm->cell(local).pid) + ")";
+  std::string how = dead ? " died" : " has ended or called shutdown()";
+  return {Code::kRemote, who + how + " while rank " + std::to_string(topo.rank) +
+                             " waited for it in " + What(operation) + ", for " +
+                             Seconds(operation.waited) +
+                             "; this job cannot go on: restart it from its last checkpoint"};
+}
+
+Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
+  return {Code::kTimeout,
+          "rank " + std::to_string(world_->topology.rank) + " waited " +
+              Seconds(operation.waited) + " for " + RankList(missing) + " in " + What(operation) +
+              ", which is over SMDDP_TIMEOUT_SECONDS=" +
+              std::to_string(static_cast<long long>(world_->config.timeout_seconds)) +
+              "; see what those ranks are doing, or raise the limit if they are only slow"};
+}
+
+void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
+  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) +
+             " in " + What(operation) + ". They are stopped, slow, or took another path through "
+             "the program. It fails after " +
+             Seconds(world_->config.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
+}
+
+void Monitor::Break(const Status& failure) {
+  broken_ = true;
+  world_->shm->PostFailure(static_cast<int>(failure.code()), failure.message());
+  LogError(failure.message() + "\nlast collectives of this rank:\n" +
+           communicator_->FlightRecord());
+  communicator_->FailAll(failure);
+}
+
+// Says what this rank knows, then ends it. A dead peer is the usual reason: the launcher ends the
+// survivors. The kernel may take a moment to tell of a death, and Tick a grace to act on it.
+void Monitor::AnswerTermination() {
+  Deadline deadline(2 * kGrace + 0.2);
+  bool pending = true;
+  int dead = -1;
+  while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
+    pending = false;
+    communicator_->InspectAll(0, [&](Operation*, const std::vector<int>&) { pending = true; });
+    Tick(kTickMs / 1000.0);
+    for (int p = 0; p < world_->shm->size(); ++p) {
+      if (p != world_->shm->rank() && world_->shm->Peer(p) == PeerState::kDead) dead = p;
+    }
+    ::usleep(kTickMs * 1000);
+  }
+  if (!broken_ && dead >= 0) {
+    LogError("rank " + std::to_string(world_->shm->cell(dead).world_rank) + " (process " +
+             std::to_string(world_->shm->cell(dead).pid) +
+             ") died; ending on SIGTERM. Last collectives of this rank:\n" +
+             communicator_->FlightRecord());
+  } else if (!broken_) {
+    communicator_->InspectAll(0, [](Operation* operation, const std::vector<int>& missing) {
+      LogError("ended by SIGTERM while waiting for " + RankList(missing) + " in " +
+               What(*operation));
+    });
+  }
+  Terminate();
+}
+
+}  // namespace smddp

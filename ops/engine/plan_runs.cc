@@ -1,0 +1,113 @@
+#include "engine/plan_runs.h"
+
+#include <utility>  // for move
+
+namespace smddp {
+namespace {
+
+constexpr int kGivenUp = -2;
+
+}  // namespace
+
+int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
+  std::vector<std::unique_ptr<Operation>> orphans;
+  int64_t id;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    // End of the last run comes before this Begin in every program; its absence means that the
+    // step did not get there.
+    for (Run& run : runs_) GiveUp(&run, &orphans);
+    runs_.clear();
+    id = next_run_++;
+    runs_.emplace_back();
+    Run& run = runs_.back();
+    run.id = id;
+    run.info = std::move(info);
+    run.arrived.resize(run.info->num_buckets);
+    if (run.info->num_buckets == 0) {
+      // The others may have buckets: an empty exchange lets all ranks find out.
+      auto empty = std::make_unique<Operation>();
+      empty->request.kind = Kind::kBarrier;
+      empty->done = [](const Status&) {};
+      HandOn(&run, 0, std::move(empty));
+    }
+  }
+  for (auto& orphan : orphans) {
+    orphan->done({Code::kMismatch, "this step was given up: an earlier operation of it failed"});
+  }
+  return id;
+}
+
+void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operation) {
+  Status refused;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Run* run = nullptr;
+    for (Run& candidate : runs_) {
+      if (candidate.id == id) run = &candidate;
+    }
+    if (run == nullptr) {
+      refused = {Code::kMismatch, "gradient bucket of step " + std::to_string(id) +
+                                      ", which was given up: an earlier operation of it failed"};
+    } else {
+      run->arrived[bucket] = std::move(operation);
+      int count = static_cast<int>(run->arrived.size());
+      while (run->next < count && run->arrived[run->next] != nullptr) {
+        std::unique_ptr<Operation> ready = std::move(run->arrived[run->next]);
+        HandOn(run, run->next, std::move(ready));
+        ++run->next;
+      }
+    }
+  }
+  if (!refused.ok()) operation->done(refused);
+}
+
+void PlanRuns::HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation) {
+  Request& request = operation->request;
+  request.name = run->info->name;
+  request.plan = run->info->fingerprint == 0 ? 1 : run->info->fingerprint;
+  request.run = static_cast<uint64_t>(run->id);
+  request.bucket = bucket;
+  request.plan_text = run->info->text;
+  operation->fate = run->fate;
+  channel_->Enqueue(std::move(operation));
+}
+
+// Called with the lock held; `orphans` are completed by the caller without it.
+void PlanRuns::GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans) {
+  int count = static_cast<int>(run->arrived.size());
+  if (run->ended || run->next == count) return;
+  for (auto& operation : run->arrived) {
+    if (operation != nullptr) orphans->push_back(std::move(operation));
+  }
+  auto marker = std::make_unique<Operation>();
+  marker->request.kind = Kind::kBarrier;
+  marker->done = [](const Status&) {};
+  HandOn(run, kGivenUp, std::move(marker));
+}
+
+Status PlanRuns::End(int64_t id) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (auto run = runs_.begin(); run != runs_.end(); ++run) {
+    if (run->id != id) continue;
+    runs_.erase(run);
+    return {};
+  }
+  return {};
+}
+
+std::string PlanRuns::Describe() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  std::string text;
+  for (const Run& run : runs_) {
+    int waiting = 0;
+    for (const auto& operation : run.arrived) waiting += operation != nullptr;
+    if (waiting > 0) {
+      text += "step " + std::to_string(run.id) + " of '" + run.info->name + "' waits for bucket " +
+              std::to_string(run.next) + " (" + std::to_string(waiting) + " later ones are here)";
+    }
+  }
+  return text;
+}
+
+}  // namespace smddp

@@ -1,0 +1,61 @@
+// Brings the gradient buckets of a plan into plan order, whatever order TensorFlow runs them in.
+//
+// A run is one execution of a plan: Begin, every bucket once, End. Runs are numbered by Begin, in
+// program order, which is the same on all ranks; bucket k of a run is handed to the channel after
+// bucket k - 1. When a bucket fails, the rest of its run fails with it, on all ranks alike. A run
+// that is given up (the step failed on this rank) is completed with a marker that no healthy
+// bucket matches, so the other ranks fail that step instead of waiting for it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/channel.h"
+
+namespace smddp {
+
+struct PlanInfo {
+  uint64_t fingerprint = 0;
+  std::string name;
+  std::shared_ptr<const std::string> text;  // a line for each gradient
+  int num_buckets = 0;
+};
+
+class PlanRuns {
+ public:
+  explicit PlanRuns(Channel* channel) : channel_(channel) {}
+
+  int64_t Begin(std::shared_ptr<const PlanInfo> info);
+  // Takes the bucket and hands on what is in order now. The request's plan fields are filled in.
+  void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
+  // All buckets of the run are done. Waiting for a run without buckets is the caller's business.
+  Status End(int64_t run);
+
+  // Runs that have buckets which arrived before their predecessors: "run 3 waits for bucket 0".
+  std::string Describe() const;
+
+ private:
+  struct Run {
+    int64_t id;
+    std::shared_ptr<const PlanInfo> info;
+    std::vector<std::unique_ptr<Operation>> arrived;  // by bucket; null: not here, or handed on
+    int next = 0;
+    bool ended = false;
+    std::shared_ptr<Status> fate = std::make_shared<Status>();
+  };
+
+  void HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation);
+  void GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans);
+
+  Channel* channel_;
+  mutable std::mutex mutex_;  // protects what follows, and the order of Enqueue
+  std::deque<Run> runs_;      // open ones
+  int64_t next_run_ = 1;
+};
+
+}  // namespace smddp

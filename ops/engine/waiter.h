@@ -1,0 +1,30 @@
+// How a thread waits for its node: spin briefly, then sleep on the rank's doorbell.
+#pragma once
+
+#include <functional>
+
+#include "core/deadline.h"
+#include "transport/shm_group.h"
+
+namespace smddp {
+
+class Waiter {
+ public:
+  // `poll`: something is awaited that cannot ring the doorbell (MPI), so sleeps are short.
+  Waiter(const ShmGroup* shm, double spin_seconds, bool poll)
+      : shm_(shm), spin_seconds_(spin_seconds), poll_(poll) {}
+
+  // Call when something moved.
+  void Reset() { idle_since_ = 0; }
+  // Call when nothing did. `look` is called once more before sleeping; true means: do not sleep.
+  void Pause(const std::function<bool()>& look);
+
+ private:
+  const ShmGroup* shm_;
+  double spin_seconds_;
+  bool poll_;
+  double idle_since_ = 0;  // 0: not idle
+  int pauses_ = 0;
+};
+
+}  // namespace smddp

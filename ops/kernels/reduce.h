@@ -1,0 +1,42 @@
+// Element-wise reduction of several buffers into one: pure loops that know no rank.
+//
+// Three stages exist so that partial sums can travel between nodes in a wider type than the
+// tensor's own (float32 for 16-bit floats):
+//   kFull:    tensor type  -> tensor type, scaled
+//   kPartial: tensor type  -> accumulator type
+//   kFinish:  accumulator type -> tensor type, scaled
+// Sources are combined in the order given, so the result is bitwise the same wherever it is made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/dtype.h"
+
+namespace smddp {
+
+enum class Combine : int { kSum = 0, kMin = 1, kMax = 2, kProduct = 3 };
+enum class ReduceStage : int { kFull = 0, kPartial = 1, kFinish = 2 };
+
+struct ReduceArgs {
+  const void* const* sources = nullptr;
+  int num_sources = 0;
+  size_t count = 0;     // elements
+  void* out = nullptr;  // may be one of the sources
+  void* copy = nullptr;  // the result is written here too, unless nullptr
+  double scale = 1.0;    // applied to the result
+  int64_t divisor = 1;   // integers divide by this exactly, floats have it in `scale`
+};
+
+using ReduceFn = void (*)(const ReduceArgs&);
+
+// Never nullptr for a dtype with accum_size > 0.
+ReduceFn FindReduce(DType dtype, Combine combine, ReduceStage stage);
+
+// Caps the SIMD level ("generic", "avx2", "avx512"; empty: the best there is). Not thread-safe:
+// called at init.
+void SetIsa(const std::string& isa);
+const char* IsaName();
+
+}  // namespace smddp

@@ -1,0 +1,165 @@
+// The collectives that a user calls by hand: stateful, so TensorFlow keeps them in program order,
+// and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
+// pool; that cannot deadlock, since every rank runs these ops in the same order.
+#include <cstring>
+#include <new>
+
+#include "tf/op_kernel.h"
+#include "tf/register.h"
+
+namespace smddp_tf {
+namespace {
+
+constexpr int kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3;
+
+template <unsigned kWhich>
+void* Create(TF_OpKernelConstruction* context) {
+  auto* attributes = new Attributes();
+  if (ReadAttributes(context, kWhich, attributes)) return attributes;
+  delete attributes;
+  return nullptr;
+}
+
+void Destroy(void* kernel) { delete static_cast<Attributes*>(kernel); }
+
+template <int kKind>
+void ComputeSameShapes(void* kernel, TF_OpKernelContext* context) {
+  TensorPairs pairs;
+  if (!pairs.Open(context, 0, TF_NumInputs(context))) return;
+  smddp_request request = MakeRequest(kKind, *static_cast<Attributes*>(kernel), pairs.tensors());
+  int code = smddp_run(&request);
+  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+}
+
+// ---- allgather ----------------------------------------------------------------------------------
+
+// The first exchange of an allgather: every rank tells its rank count of dimensions and its rows.
+struct Part {
+  int64_t ndim;
+  int64_t rows;
+  int64_t row_elements;
+};
+
+int ExchangeParts(const Attributes& attributes, const std::vector<int64_t>& dims,
+                  std::vector<Part>* parts) {
+  Part own{static_cast<int64_t>(dims.size()), dims.empty() ? 1 : dims[0], 1};
+  for (size_t i = 1; i < dims.size(); ++i) own.row_elements *= dims[i];
+  std::vector<int64_t> bytes(parts->size(), sizeof(Part));
+  int64_t one = sizeof(Part);
+  smddp_tensor tensor{&own, parts->data(), 1, &one};
+  smddp_request request = MakeRequest(kAllgather, attributes, {});
+  request.num_tensors = 1;
+  request.tensors = &tensor;
+  request.gather_bytes = bytes.data();
+  return smddp_run(&request);
+}
+
+// Empty if the parts fit together; otherwise the same sentence on every rank.
+std::string CheckParts(const std::vector<Part>& parts, const std::string& name) {
+  auto show = [&](size_t r) {
+    return "rank " + std::to_string(r) + " has " + std::to_string(parts[r].ndim) +
+           " dimensions and " + std::to_string(parts[r].row_elements) + " elements a row";
+  };
+  for (size_t r = 1; r < parts.size(); ++r) {
+    if (parts[r].ndim == parts[0].ndim && parts[r].row_elements == parts[0].row_elements) continue;
+    return "Mismatched allgather '" + name + "': " + show(0) + ", " + show(r) +
+           "; all dimensions but the first must agree";
+  }
+  return "";
+}
+
+void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
+  const Attributes& attributes = *static_cast<Attributes*>(kernel);
+  int size = smddp_size();
+  if (size < 1) {
+    return FailOp(context, SMDDP_NOT_INITIALIZED,
+                  "smddp_tf has not been initialized; call smddp_tf.init() first");
+  }
+  ScopedStatus status;
+  TF_Tensor* in = nullptr;
+  TF_GetInput(context, 0, &in, status);
+  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
+  std::vector<int64_t> dims = Dims(in);
+  std::vector<Part> parts(size);
+  int code = ExchangeParts(attributes, dims, &parts);
+  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, attributes.name) : "";
+  if (code != SMDDP_OK || !mismatch.empty()) {
+    TF_DeleteTensor(in);
+    return code != SMDDP_OK ? FailOp(context, code, smddp_last_error())
+                            : FailOp(context, SMDDP_MISMATCH, mismatch.c_str());
+  }
+  std::vector<int64_t> out_dims = dims, bytes(size);
+  if (out_dims.empty()) out_dims.push_back(0);
+  out_dims[0] = 0;
+  int64_t elements = TF_TensorElementCount(in);
+  size_t element = elements == 0 ? 0 : TF_TensorByteSize(in) / static_cast<size_t>(elements);
+  // A rank without rows still needs the element size to know its peers' bytes.
+  if (element == 0) element = SizeOf(attributes.dtype);
+  for (int r = 0; r < size; ++r) {
+    out_dims[0] += parts[r].rows;
+    bytes[r] = parts[r].rows * parts[r].row_elements * static_cast<int64_t>(element);
+  }
+  size_t total = 0;
+  for (int64_t part : bytes) total += static_cast<size_t>(part);
+  TF_Tensor* out = TF_AllocateOutput(context, 0, attributes.dtype, out_dims.data(),
+                                     static_cast<int>(out_dims.size()), total, status);
+  if (status.ok()) {
+    smddp_tensor tensor{TF_TensorData(in), TF_TensorData(out), static_cast<int32_t>(dims.size()),
+                        dims.data()};
+    smddp_request request = MakeRequest(kAllgather, attributes, {});
+    request.num_tensors = 1;
+    request.tensors = &tensor;
+    request.gather_bytes = bytes.data();
+    code = smddp_run(&request);
+    if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+    TF_DeleteTensor(out);
+  } else {
+    TF_OpKernelContext_Failure(context, status);
+  }
+  TF_DeleteTensor(in);
+}
+
+void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
+  smddp_request request = MakeRequest(kBarrier, *static_cast<Attributes*>(kernel), {});
+  int code = smddp_run(&request);
+  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+}
+
+}  // namespace
+
+void RegisterCollectiveOps() {
+  constexpr const char* kName = "tensor_name: string = 'collective'";
+  constexpr const char* kSet = "process_set: int = 0";
+  RegisterOp({"SmddpAllreduce",
+              {"tensors: N * T"},
+              {"outputs: N * T"},
+              {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+               "postscale: float = 1.0", kName, kSet},
+              true,
+              SameShapes});
+  RegisterOp({"SmddpBroadcast",
+              {"tensors: N * T"},
+              {"outputs: N * T"},
+              {kTypeAttr, "N: int >= 1", "root_rank: int", kName, kSet},
+              true,
+              SameShapes});
+  RegisterOp({"SmddpAllgather",
+              {"tensor: T"},
+              {"output: T"},
+              {kTypeAttr, kName, kSet},
+              true,
+              UnknownShape});
+  RegisterOp({"SmddpBarrier", {}, {}, {kName, kSet}, true, NoOutputs});
+  RegisterKernel("SmddpAllreduce",
+                 TF_NewKernelBuilder("SmddpAllreduce", "CPU", Create<kHasType | kHasReduce>,
+                                     ComputeSameShapes<kAllreduce>, Destroy));
+  RegisterKernel("SmddpBroadcast",
+                 TF_NewKernelBuilder("SmddpBroadcast", "CPU", Create<kHasType | kHasRoot>,
+                                     ComputeSameShapes<kBroadcast>, Destroy));
+  RegisterKernel("SmddpAllgather", TF_NewKernelBuilder("SmddpAllgather", "CPU", Create<kHasType>,
+                                                       ComputeAllgather, Destroy));
+  RegisterKernel("SmddpBarrier",
+                 TF_NewKernelBuilder("SmddpBarrier", "CPU", Create<0>, ComputeBarrier, Destroy));
+}
+
+}  // namespace smddp_tf

@@ -1,0 +1,183 @@
+// The three ops of a gradient plan; engine/plan_runs.h says what they mean.
+//
+// Begin and End are stateful, so they keep program order. The buckets between them are not: they
+// start when their gradients exist, and overlap the rest of the backward pass. The run number that
+// Begin hands to each bucket keeps TensorFlow from folding, merging or reusing them, and the tokens
+// that End takes keep it from pruning them.
+#include <functional>
+
+#include "tf/op_kernel.h"
+#include "tf/register.h"
+
+namespace smddp_tf {
+namespace {
+
+// ---- begin --------------------------------------------------------------------------------------
+
+void* CreateBegin(TF_OpKernelConstruction* context) {
+  std::string name, text;
+  int64_t fingerprint = 0, buckets = 0;
+  if (!ReadString(context, "plan_name", &name) || !ReadString(context, "description", &text) ||
+      !ReadInt(context, "fingerprint", &fingerprint) || !ReadInt(context, "num_buckets", &buckets)) {
+    return nullptr;
+  }
+  return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets));
+}
+
+void DestroyBegin(void* kernel) { smddp_plan_delete(static_cast<smddp_plan*>(kernel)); }
+
+void ComputeBegin(void* kernel, TF_OpKernelContext* context) {
+  int64_t run = 0;
+  int code = smddp_plan_begin(static_cast<smddp_plan*>(kernel), &run);
+  if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
+  ScopedStatus status;
+  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt64, nullptr, 0, sizeof run, status);
+  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
+  *static_cast<int64_t*>(TF_TensorData(out)) = run;
+  TF_DeleteTensor(out);
+}
+
+// ---- bucket -------------------------------------------------------------------------------------
+
+struct Bucket {
+  Attributes attributes;
+  int64_t index = 0;
+};
+
+void* CreateBucket(TF_OpKernelConstruction* context) {
+  auto* bucket = new Bucket();
+  if (ReadAttributes(context, kHasType | kHasReduce, &bucket->attributes) &&
+      ReadInt(context, "bucket", &bucket->index)) {
+    return bucket;
+  }
+  delete bucket;
+  return nullptr;
+}
+
+void DestroyBucket(void* kernel) { delete static_cast<Bucket*>(kernel); }
+
+// What a bucket under way owns; deleted when it is done.
+struct Flight {
+  TF_OpKernelContext* context;
+  TensorPairs pairs;
+  // TensorFlow's callback is the address of a std::function on the stack of the caller of
+  // ComputeAsync, so it must be copied before ComputeBucket returns.
+  std::function<void()> done;
+};
+
+bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
+  ScopedStatus status;
+  TF_Tensor* out = TF_AllocateOutput(context, output, kTfInt64, nullptr, 0, sizeof value, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  *static_cast<int64_t*>(TF_TensorData(out)) = value;
+  TF_DeleteTensor(out);
+  return true;
+}
+
+bool ReadRun(TF_OpKernelContext* context, int64_t* run) {
+  ScopedStatus status;
+  TF_Tensor* in = nullptr;
+  TF_GetInput(context, 0, &in, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  *run = *static_cast<const int64_t*>(TF_TensorData(in));
+  TF_DeleteTensor(in);
+  return true;
+}
+
+void FinishBucket(void* argument, int code, const char* message) {
+  auto* flight = static_cast<Flight*>(argument);
+  if (code != SMDDP_OK) FailOp(flight->context, code, message);
+  // The kernel's tensors must be released before TensorFlow is told, which may end the step.
+  std::function<void()> done = std::move(flight->done);
+  delete flight;
+  TF_RunAsyncOpKernelDoneCallback(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&done));
+}
+
+void ComputeBucket(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  const Bucket& bucket = *static_cast<Bucket*>(kernel);
+  int count = TF_NumInputs(context) - 1;
+  int64_t run = 0;
+  auto* flight = new Flight();
+  flight->context = context;
+  flight->done = *reinterpret_cast<std::function<void()>*>(done);
+  if (!ReadRun(context, &run) || !flight->pairs.Open(context, 1, count) ||
+      !SetScalar(context, count, run)) {
+    return FinishBucket(flight, SMDDP_OK, "");  // the failure has been reported
+  }
+  smddp_request request = MakeRequest(0, bucket.attributes, flight->pairs.tensors());
+  smddp_plan_bucket(run, static_cast<int>(bucket.index), &request, FinishBucket, flight);
+}
+
+// Output i has the shape of input i + 1 (input 0 is the run), and the last is the token.
+void BucketShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* handle = TF_NewShapeHandle();
+  int count = static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;
+  for (int i = 0; i < count; ++i) {
+    TF_ShapeInferenceContextGetInput(context, i + 1, handle, status);
+    if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
+    if (TF_GetCode(status) != kTfOk) break;
+  }
+  TF_DeleteShapeHandle(handle);
+  if (TF_GetCode(status) != kTfOk) return;
+  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+  TF_ShapeInferenceContextSetOutput(context, count, scalar, status);
+  TF_DeleteShapeHandle(scalar);
+}
+
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+  TF_ShapeInferenceContextSetOutput(context, 0, scalar, status);
+  TF_DeleteShapeHandle(scalar);
+}
+
+// ---- end ----------------------------------------------------------------------------------------
+
+void* CreateEnd(TF_OpKernelConstruction*) { return nullptr; }
+void DestroyEnd(void*) {}
+
+void ComputeEnd(void*, TF_OpKernelContext* context) {
+  int64_t run = 0;
+  if (!ReadRun(context, &run)) return;
+  int code = smddp_plan_end(run);
+  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+}
+
+}  // namespace
+
+void RegisterPlanOps() {
+  constexpr const char* kSet = "process_set: int = 0";
+  RegisterOp({"SmddpPlanBegin",
+              {},
+              {"run: int64"},
+              {"plan_name: string", "fingerprint: int", "description: string",
+               "num_buckets: int >= 0", kSet},
+              true,
+              ScalarShape});
+  RegisterOp({"SmddpPlanBucket",
+              {"run: int64", "tensors: N * T"},
+              {"outputs: N * T", "token: int64"},
+              {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", "prescale: float = 1.0",
+               "postscale: float = 1.0", "tensor_name: string", kSet},
+              false,
+              BucketShapes});
+  RegisterOp({"SmddpPlanEnd",
+              {"run: int64", "tokens: M * int64"},
+              {},
+              {"M: int >= 0"},
+              true,
+              NoOutputs});
+  RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
+                                                       ComputeBegin, DestroyBegin));
+  RegisterKernel("SmddpPlanBucket", TF_NewAsyncKernelBuilder("SmddpPlanBucket", "CPU", CreateBucket,
+                                                             ComputeBucket, DestroyBucket));
+  RegisterKernel("SmddpPlanEnd", TF_NewKernelBuilder("SmddpPlanEnd", "CPU", CreateEnd, ComputeEnd,
+                                                     DestroyEnd));
+}
+
+}  // namespace smddp_tf

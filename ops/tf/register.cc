@@ -1,0 +1,17 @@
+#include "tf/register.h"
+
+#include "capi/smddp.h"
+
+// TensorFlow calls this after it has loaded the library; the ops must be known before, so they are
+// registered by the loader and nothing is left to do.
+extern "C" SMDDP_EXPORT void TF_InitKernel() {}
+
+namespace {
+
+[[maybe_unused]] const bool registered = [] {
+  smddp_tf::RegisterCollectiveOps();
+  smddp_tf::RegisterPlanOps();
+  return true;
+}();
+
+}  // namespace

@@ -1,0 +1,18 @@
+// The ops of the library, one registration function a file; called when TensorFlow loads it.
+#pragma once
+
+#include <cstddef>
+
+#include "core/dtype.h"
+
+namespace smddp_tf {
+
+void RegisterCollectiveOps();
+void RegisterPlanOps();
+
+inline size_t SizeOf(int dtype) {
+  const smddp::DTypeInfo* info = smddp::FindDType(dtype);
+  return info == nullptr ? 0 : info->size;
+}
+
+}  // namespace smddp_tf

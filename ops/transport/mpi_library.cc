@@ -1,0 +1,228 @@
+#include "transport/mpi_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "core/log.h"
+
+namespace smddp {
+namespace {
+
+constexpr const char* kOpenMpiSoname = "libmpi.so.40";
+constexpr const char* kMpichSoname = "libmpi.so.12";
+// MPICH's ABI, the same since 2014 (mpi.h of any MPICH 3, 4 or 5).
+constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
+constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
+constexpr int kThreadMultiple = 3;
+constexpr int kMaxErrorString = 1024;
+
+const char* Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+// ../lib of each ancestor process's program: the launcher's own installation.
+void AddLauncherDirs(std::vector<std::string>* dirs) {
+  pid_t pid = ::getppid();
+  for (int level = 0; level < 6 && pid > 1; ++level) {
+    std::string proc = "/proc/" + std::to_string(pid);
+    char exe[PATH_MAX];
+    ssize_t n = ::readlink((proc + "/exe").c_str(), exe, sizeof exe - 1);
+    if (n > 0) {
+      std::string program(exe, static_cast<size_t>(n));
+      std::string bin = program.substr(0, program.rfind('/'));
+      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib");
+      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib64");
+    }
+    std::ifstream stat(proc + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    std::istringstream after_name(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    char run_state;
+    if (!(after_name >> run_state >> pid)) break;
+  }
+}
+
+std::vector<std::string> Candidates(bool open_mpi) {
+  std::vector<std::string> dirs;
+  if (open_mpi) {
+    if (const char* dir = Env("OMPI_LIBDIR_LOC")) dirs.emplace_back(dir);
+    if (const char* prefix = Env("OPAL_PREFIX")) dirs.push_back(std::string(prefix) + "/lib");
+  }
+  AddLauncherDirs(&dirs);
+  std::string soname = open_mpi ? kOpenMpiSoname : kMpichSoname;
+  std::vector<std::string> paths;
+  for (const std::string& dir : dirs) {
+    std::string path = dir + "/" + soname;
+    if (::access(path.c_str(), R_OK) == 0) paths.push_back(path);
+  }
+  paths.push_back(soname);  // wherever the loader looks
+  return paths;
+}
+
+const char* LauncherName(LaunchInfo::Launcher launcher) {
+  return launcher == LaunchInfo::Launcher::kOpenMpi ? "Open MPI" : "MPICH";
+}
+
+}  // namespace
+
+LaunchInfo ReadLaunchInfo() {
+  LaunchInfo info;
+  const char* size = nullptr;
+  if (Env("OMPI_COMM_WORLD_RANK") != nullptr) {
+    info.launcher = LaunchInfo::Launcher::kOpenMpi;
+    size = Env("OMPI_COMM_WORLD_SIZE");
+  } else if (Env("PMI_RANK") != nullptr) {
+    info.launcher = LaunchInfo::Launcher::kMpich;
+    size = Env("PMI_SIZE");
+  }
+  if (size != nullptr) info.size = std::atoi(size);
+  return info;
+}
+
+Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path,
+                        MpiLibrary* mpi) {
+  Status status = mpi->Load(launch, forced_path);
+  return status.ok() ? mpi->Initialize(launch) : status;
+}
+
+Status MpiLibrary::Load(const LaunchInfo& launch, const std::string& forced_path) {
+  bool want_open_mpi = launch.launcher == LaunchInfo::Launcher::kOpenMpi;
+  const char* want = want_open_mpi ? kOpenMpiSoname : kMpichSoname;
+  const char* other = want_open_mpi ? kMpichSoname : kOpenMpiSoname;
+  const char* launcher = LauncherName(launch.launcher);
+  std::vector<std::string> paths;
+  if (!forced_path.empty()) {
+    paths.push_back(forced_path);
+  } else {
+    // One that is loaded already (by mpi4py, say) must be the one that is used.
+    void* loaded = ::dlopen(want, RTLD_NOW | RTLD_NOLOAD);
+    if (loaded != nullptr) return Resolve(loaded);
+    if (::dlopen(other, RTLD_NOW | RTLD_NOLOAD) != nullptr) {
+      return {Code::kSystem, std::string("this process was launched by ") + launcher +
+                                 "'s mpirun but has loaded another MPI (" + other +
+                                 ", by mpi4py perhaps); launch it with the mpirun of that MPI"};
+    }
+    paths = Candidates(want_open_mpi);
+  }
+  std::string tried;
+  for (const std::string& path : paths) {
+    // Global, because Open MPI's plugins look their symbols up in the process.
+    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    if (library != nullptr) {
+      name_ = path;
+      return Resolve(library);
+    }
+    const char* why = ::dlerror();
+    tried += std::string(" [") + (why ? why : path.c_str()) + "]";
+  }
+  return {Code::kSystem, std::string("launched by ") + launcher + "'s mpirun, but its library " +
+                             want + " cannot be opened:" + tried +
+                             "; install it where the loader finds it, or set SMDDP_MPI_LIBRARY "
+                             "to its path"};
+}
+
+Status MpiLibrary::Resolve(void* library) {
+  open_mpi_ = ::dlsym(library, "ompi_mpi_comm_world") != nullptr;
+  std::string missing;
+  auto find = [&](const char* symbol, auto* function) {
+    void* address = ::dlsym(library, symbol);
+    if (address == nullptr) missing += std::string(" ") + symbol;
+    std::memcpy(function, &address, sizeof address);
+  };
+  find("MPI_Initialized", &initialized_);
+  find("MPI_Finalized", &finalized_);
+  find("MPI_Init_thread", &init_thread_);
+  find("MPI_Query_thread", &query_thread_);
+  find("MPI_Finalize", &finalize_);
+  find("MPI_Allgather", &allgather_);
+  find("MPI_Comm_split", &comm_split_);
+  find("MPI_Comm_set_errhandler", &set_errhandler_);
+  find("MPI_Error_string", &error_string_);
+  find("MPI_Get_library_version", &library_version_);
+  find("MPI_Iallgather", &iallgather);
+  find("MPI_Iallgatherv", &iallgatherv);
+  find("MPI_Ialltoall", &ialltoall);
+  find("MPI_Ibcast", &ibcast);
+  find("MPI_Test", &test);
+  find("MPI_Comm_rank", &comm_rank);
+  find("MPI_Comm_size", &comm_size);
+  if (open_mpi_) {
+    find("ompi_mpi_comm_world", &world_);
+    find("ompi_mpi_byte", &byte_);
+    find("ompi_mpi_errors_return", &errors_return_);
+  } else {
+    world_ = kMpichCommWorld;
+    byte_ = kMpichByte;
+    errors_return_ = kMpichErrorsReturn;
+  }
+  if (missing.empty()) return {};
+  return {Code::kSystem, "the MPI library " + name_ + " lacks" + missing +
+                             "; Open MPI 4 or 5, or MPICH 3.3 or later is needed"};
+}
+
+Status MpiLibrary::Initialize(const LaunchInfo& launch) {
+  int flag = 0;
+  finalized_(&flag);
+  if (flag) return {Code::kSystem, "MPI was finalized already; call init() before MPI_Finalize"};
+  initialized_(&flag);
+  if (!flag) {
+    int provided = 0;
+    int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
+    if (error != 0) {
+      return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +
+                                 std::to_string(error) + "; is this process launched by " +
+                                 LauncherName(launch.launcher) + "'s own mpirun?"};
+    }
+    own_init_ = true;
+  }
+  query_thread_(&thread_level_);
+  set_errhandler_(world_, errors_return_);
+  comm_rank(world_, &rank_);
+  comm_size(world_, &size_);
+  char version[8192] = "";
+  int length = 0;
+  library_version_(version, &length);
+  name_ = std::string(version).substr(0, std::string(version).find_first_of(",\n"));
+  if (size_ == launch.size) return {};
+  return {Code::kSystem, "mpirun started " + std::to_string(launch.size) +
+                             " ranks but the MPI library (" + name_ + ") sees " +
+                             std::to_string(size_) +
+                             ": they belong to different installations; use the mpirun of that "
+                             "library, or set SMDDP_MPI_LIBRARY to the library of this mpirun"};
+}
+
+void MpiLibrary::Finalize() {
+  int flag = 0;
+  if (!own_init_ || finalized_(&flag) != 0 || flag) return;
+  int error = finalize_();
+  if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
+}
+
+Status MpiLibrary::CheckError(int error, const char* what) const {
+  if (error == 0) return {};
+  char text[kMaxErrorString] = "";
+  int length = 0;
+  error_string_(error, text, &length);
+  return {Code::kSystem, std::string(what) + " failed: " + text};
+}
+
+Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
+  return CheckError(allgather_(send, bytes, byte_, recv, bytes, byte_, world_), "MPI_Allgather");
+}
+
+Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {
+  *comm = 0;
+  Status status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
+  if (status.ok()) set_errhandler_(*comm, errors_return_);
+  return status;
+}
+
+}  // namespace smddp

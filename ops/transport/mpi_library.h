@@ -1,0 +1,81 @@
+// The MPI that launched this process, opened at run time: one binary serves Open MPI and MPICH.
+//
+// Only functions whose C signatures agree in both are used. Handles differ (Open MPI: addresses of
+// objects; MPICH: integers), but both fit a register, so they are passed as uintptr_t; predefined
+// handles come from symbols (Open MPI) or are MPICH's published ABI constants.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "core/status.h"
+
+namespace smddp {
+
+// What the environment says of the launcher; no library is opened.
+struct LaunchInfo {
+  enum class Launcher { kNone, kOpenMpi, kMpich };
+  Launcher launcher = Launcher::kNone;
+  int size = 1;  // as the launcher says
+};
+LaunchInfo ReadLaunchInfo();
+
+using MpiHandle = uintptr_t;
+
+class MpiLibrary {
+ public:
+  // Opens the library, initialises MPI unless somebody did (mpi4py), and checks that it belongs to
+  // the launcher. Each failure is one sentence with its remedy.
+  static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi);
+
+  // Ends MPI if this library began it; waits for all ranks, as MPI does.
+  void Finalize();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  bool multiple_threads() const { return thread_level_ >= 2; }  // SERIALIZED: we lock
+
+  // Blocking; for start-up. recv holds size() blocks.
+  Status Allgather(const void* send, int bytes, void* recv) const;
+  Status Split(int color, int key, MpiHandle* comm) const;
+  Status CheckError(int error, const char* what) const;
+
+  MpiHandle byte_type() const { return byte_; }
+
+  // Non-blocking collectives of MPI-3, called by MpiGroup.
+  int (*iallgather)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
+  int (*iallgatherv)(const void*, int, MpiHandle, void*, const int*, const int*, MpiHandle,
+                     MpiHandle, MpiHandle*);
+  int (*ialltoall)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
+  int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);
+  int (*test)(MpiHandle*, int*, void*);
+  int (*comm_rank)(MpiHandle, int*);
+  int (*comm_size)(MpiHandle, int*);
+
+ private:
+  Status Load(const LaunchInfo& launch, const std::string& forced_path);
+  Status Resolve(void* library);
+  Status Initialize(const LaunchInfo& launch);
+
+  int (*initialized_)(int*);
+  int (*finalized_)(int*);
+  int (*init_thread_)(int*, char***, int, int*);
+  int (*query_thread_)(int*);
+  int (*finalize_)();
+  int (*allgather_)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle);
+  int (*comm_split_)(MpiHandle, int, int, MpiHandle*);
+  int (*set_errhandler_)(MpiHandle, MpiHandle);
+  int (*error_string_)(int, char*, int*);
+  int (*library_version_)(char*, int*);
+
+  bool open_mpi_ = false;
+  bool own_init_ = false;
+  int thread_level_ = 0;
+  int rank_ = 0, size_ = 1;
+  MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;
+  std::string name_;
+};
+
+}  // namespace smddp

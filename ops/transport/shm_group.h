@@ -1,0 +1,103 @@
+// ShmGroup: the ranks of one node, meeting in one shared-memory segment.
+//
+// The segment holds, for each rank, a cell (liveness, doorbell, progress counters) and, for each
+// lane, kSlots staging slots of chunk_bytes. A lane is an ordered stream of chunks, numbered from 0
+// and never reused; chunk k uses slot k % kSlots. Counters say how many chunks a rank has finished
+// in each phase, so they only grow, each is written by one rank alone, and a wait is "peer's
+// counter > k". The cells are plain memory: threads of one process can share them as well, which
+// is how the contract tests run.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace smddp {
+
+constexpr int kLanes = 2;
+constexpr int kSlots = 4;
+constexpr size_t kDetailBytes = 64 << 10;
+constexpr size_t kFailureBytes = 4096;
+
+// Progress of one rank on one lane; see collective/pipeline.h for the phases.
+struct alignas(64) LaneCell {
+  std::atomic<uint64_t> staged;
+  std::atomic<uint64_t> combined;
+  std::atomic<uint64_t> unpacked;
+  // Mismatch reports, counted: the text in RankCell::detail has been posted, and been read.
+  std::atomic<uint64_t> detail_posted;
+  std::atomic<uint64_t> detail_read;
+};
+
+enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
+
+struct RankCell {
+  alignas(64) pthread_mutex_t alive;  // robust: the kernel tells when its owner dies
+  std::atomic<int> state;             // PeerState
+  int pid;
+  int world_rank;
+  alignas(64) std::atomic<uint32_t> doorbell;  // futex word
+  std::atomic<uint32_t> sleepers;
+  LaneCell lanes[kLanes];
+  char detail[kLanes][kDetailBytes];
+};
+
+struct alignas(64) SlotHeader {
+  uint64_t signature;  // of the operation that starts with this chunk
+  uint64_t verdict;    // 1: the ranks of another node disagree
+};
+
+class ShmGroup {
+ public:
+  static size_t BytesNeeded(int local_size, size_t chunk_bytes);
+
+  // `memory` is zeroed and at least BytesNeeded() long; it outlives the group.
+  ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_bytes);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  size_t chunk_bytes() const { return chunk_bytes_; }
+
+  RankCell& cell(int r) const { return cells_[r]; }
+  LaneCell& lane(int r, int lane) const { return cells_[r].lanes[lane]; }
+  SlotHeader& header(int r, int lane, uint64_t chunk) const;
+  char* slot(int r, int lane, uint64_t chunk) const;
+
+  // Liveness. Join is called on a thread that lives as long as the group is used, because the
+  // kernel ties the robust mutex to that thread.
+  void Join(int world_rank);
+  void Leave();
+  PeerState Peer(int r) const;
+
+  // Wakes the peers that sleep; called after a counter was published.
+  void RingPeers() const;
+  // Wakes threads of this rank, when one thread finished what another waits for.
+  void RingSelf() const { Ring(rank_); }
+  // To sleep: Prepare, look once more whether there is something to do, then Sleep or Cancel.
+  uint32_t PrepareSleep() const;
+  void Sleep(uint32_t ticket, int timeout_ms) const;
+  void CancelSleep() const;
+
+  // The first failure that breaks the communicator, shared with all ranks of the node. Returns
+  // false when somebody else's failure came first.
+  bool PostFailure(int code, const std::string& text) const;
+  // 0 while there is none.
+  int Failure(std::string* text) const;
+
+ private:
+  struct GroupHeader;
+
+  void Ring(int r) const;
+
+  char* memory_;
+  int rank_, size_;
+  size_t chunk_bytes_, slot_bytes_;
+  GroupHeader* header_;
+  RankCell* cells_;
+  char* slots_;
+};
+
+}  // namespace smddp
