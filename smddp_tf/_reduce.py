@@ -1,0 +1,166 @@
+"""Gradients in, reduced gradients out: the plan is made, and its ops are emitted."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from smddp_tf import _collectives, _config, _native, _ops, _runtime, _xla
+from smddp_tf._compression import Compression
+from smddp_tf._ops import Average, Sum
+from smddp_tf._plan import GradientSpec, make_plan
+
+tf = _native.tensorflow()
+
+
+@dataclasses.dataclass(frozen=True)
+class ReduceOptions:
+    """How gradients are reduced; the arguments of DistributedGradientTape.
+
+    Raises:
+      ValueError: arguments that contradict each other.
+    """
+
+    op: int = Average
+    compression: type = Compression.none
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    num_groups: int = 0
+    groups: Sequence | None = None
+    name: str = "gradients"
+
+    def __post_init__(self) -> None:
+        _collectives.resolve_op(None, self.op)
+        if self.gradient_predivide_factor != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor needs op=Average")
+        if self.gradient_predivide_factor <= 0:
+            raise ValueError(f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0")
+        if self.num_groups < 0:
+            raise ValueError(f"num_groups={self.num_groups} is negative")
+        if self.num_groups and self.groups is not None:
+            raise ValueError("give num_groups or groups, not both")
+
+    def scales(self) -> tuple:
+        """(op, prescale, postscale) of the collective."""
+        if self.gradient_predivide_factor == 1.0:
+            return self.op, 1.0, 1.0
+        factor = self.gradient_predivide_factor
+        return Sum, 1.0 / factor, factor / _runtime.size()
+
+
+def source_name(source, index: int) -> str:
+    """The name of a variable for plans and messages."""
+    for attribute in ("path", "name"):
+        name = getattr(source, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    return f"source{index}"
+
+
+def _spec(grad, name: str) -> GradientSpec:
+    if grad is None:
+        return GradientSpec(name, "", (), 0, "none")
+    if isinstance(grad, tf.IndexedSlices):
+        return GradientSpec(name, grad.dtype.name, tuple(grad.values.shape[1:]), 0, "sparse")
+    shape = tuple(grad.shape.as_list()) if grad.shape.rank is not None else (None,)
+    count = grad.shape.num_elements() or 0
+    return GradientSpec(name, grad.dtype.base_dtype.name, shape, count * grad.dtype.size)
+
+
+def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
+    """`groups` as lists of indices: it holds lists of variables, of the sources."""
+    if options.groups is None:
+        return None
+    index = {id(source): i for i, source in enumerate(sources)}
+    groups = []
+    for group in options.groups:
+        members = []
+        for variable in group:
+            if id(variable) in index:
+                members.append(index[id(variable)])
+        groups.append(members)
+    return groups
+
+
+def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> list:
+    """Reduces the dense ones of grads; the rest is returned as it is."""
+    op, prescale, postscale = options.scales()
+    config = _config.load()
+    plan = make_plan(
+        specs,
+        bucket_bytes=config.bucket_bytes,
+        first_bucket_bytes=config.first_bucket_bytes,
+        num_groups=options.num_groups,
+        groups=groups,
+        options=f"op={_ops.OP_NAMES[op]} prescale={prescale} postscale={postscale}",
+    )
+    results = list(grads)
+    if _xla.inside_jit():
+        return _reduce_in_jit(results, specs, op, prescale, postscale, options.name)
+    run = _ops.plan_begin(plan, options.name)
+    tokens = []
+    for bucket, indices in enumerate(plan.buckets):
+        outputs, token = _ops.plan_bucket(
+            run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name
+        )
+        tokens.append(token)
+        for i, output in zip(indices, outputs, strict=True):
+            results[i] = output
+    _ops.plan_end(run, tokens)
+    return results
+
+
+def _reduce_in_jit(grads, specs, op, prescale, postscale, name) -> list:
+    """One call for each dtype: XLA has no overlap to gain from buckets."""
+    by_dtype: dict = {}
+    for i, spec in enumerate(specs):
+        if spec.kind == "sparse":
+            _xla.refuse("reducing tf.IndexedSlices (pass sparse_as_dense=True, or know that it)")
+        if spec.kind == "dense":
+            by_dtype.setdefault(spec.dtype, []).append(i)
+    for dtype, indices in by_dtype.items():
+        group = [grads[i] for i in indices]
+        outputs = _ops.allreduce(group, op, prescale, postscale, f"{name}.{dtype}")
+        for i, output in zip(indices, outputs, strict=True):
+            grads[i] = output
+    return grads
+
+
+def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
+    """Reduces a list of gradients over all ranks.
+
+    Args:
+      grads: tensors, tf.IndexedSlices or None, in the order of the sources.
+      sources: what they are gradients of; for names and groups.
+      options: how.
+
+    Returns:
+      The reduced gradients; None stays None.
+
+    Raises:
+      tf.errors.FailedPreconditionError: the ranks' gradients differ in number, kind, shape, dtype
+        or options; the message names the gradient.
+    """
+    if _runtime.size() == 1:
+        return list(grads)
+    grads = [
+        tf.convert_to_tensor(grad)
+        if options.sparse_as_dense and isinstance(grad, tf.IndexedSlices)
+        else grad
+        for grad in grads
+    ]
+    packed, contexts = [], []
+    for grad in grads:
+        dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
+        if dense:
+            _collectives.check_dtype(grad, _collectives.REDUCIBLE, "reducing a gradient")
+        tensor, context = options.compression.compress(grad) if dense else (grad, None)
+        packed.append(tensor)
+        contexts.append(context)
+    names = [source_name(source, i) for i, source in enumerate(sources)]
+    specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
+    reduced = _reduce_dense(packed, specs, options, _group_indices(options, sources))
+    for i, grad in enumerate(reduced):
+        if isinstance(grad, tf.IndexedSlices):
+            reduced[i] = _collectives.allreduce_slices(grad, options.op, f"{options.name}.{i}")
+        elif grad is not None:
+            reduced[i] = options.compression.decompress(grad, contexts[i])
+    return reduced

@@ -1,0 +1,196 @@
+"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks together."""
+
+import warnings
+
+from smddp_tf import _native, _reduce, _runtime
+from smddp_tf._compression import Compression
+from smddp_tf._ops import Average
+
+tf = _native.tensorflow()
+
+
+def _identity(source) -> int:
+    return id(getattr(source, "_value", source))
+
+
+class _Distribution:
+    """What a distributed tape adds to its class; mixed into a subclass of the wrapped tape's."""
+
+    def __init__(self, tape, options, scale_local_gradients) -> None:
+        # The wrapped tape records; this object only forwards, so it may be made at any time.
+        self._inner = tape
+        self._options = options
+        self._scale_local_gradients = scale_local_gradients
+        self._local_sources: set = set()
+
+    def __enter__(self):
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        return self._inner.__exit__(kind, value, traceback)
+
+    def watch(self, tensor):
+        """Records operations on a tensor."""
+        self._inner.watch(tensor)
+
+    def watched_variables(self):
+        """The variables that were seen, in order."""
+        return self._inner.watched_variables()
+
+    def stop_recording(self):
+        """A context in which nothing is recorded."""
+        return self._inner.stop_recording()
+
+    def reset(self):
+        """Forgets what was recorded."""
+        self._inner.reset()
+
+    def jacobian(self, *args, **kwargs):
+        """The local jacobian; nothing is reduced."""
+        return self._inner.jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args, **kwargs):
+        """The local jacobian; nothing is reduced."""
+        return self._inner.batch_jacobian(*args, **kwargs)
+
+    def register_local_source(self, source) -> None:
+        """Gradients of this source stay local; they are divided by size() if so configured."""
+        self._local_sources.add(_identity(source))
+
+    def gradient(
+        self,
+        target,
+        sources,
+        output_gradients=None,
+        unconnected_gradients=None,
+        use_generic_names=False,
+    ):
+        """The gradients of target, reduced over all ranks.
+
+        Args:
+          target: as tf.GradientTape.gradient.
+          sources: a variable or tensor, or any nest of them, in the same order on all ranks.
+          output_gradients: as tf.GradientTape.gradient.
+          unconnected_gradients: as tf.GradientTape.gradient.
+          use_generic_names: accepted for old scripts.
+
+        Returns:
+          Gradients in the structure of sources; None where there is none.
+
+        Raises:
+          tf.errors.FailedPreconditionError: the ranks' gradients do not fit together.
+        """
+        del use_generic_names
+        unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
+        grads = self._inner.gradient(target, sources, output_gradients, unconnected)
+        if _runtime.size() == 1:
+            return grads
+        flat_sources = tf.nest.flatten(sources)
+        flat_grads = self._flatten(grads, flat_sources)
+        reduced = self._reduce(flat_grads, flat_sources)
+        if not tf.nest.is_nested(sources):
+            return reduced[0]
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    @staticmethod
+    def _flatten(grads, flat_sources) -> list:
+        # IndexedSlices are composites, which nest.flatten must leave whole, as it does by default.
+        flat = tf.nest.flatten(grads)
+        assert len(flat) == len(flat_sources)
+        return flat
+
+    def _reduce(self, grads: list, sources: list) -> list:
+        local = [_identity(source) in self._local_sources for source in sources]
+        shared = [i for i, is_local in enumerate(local) if not is_local]
+        reduced = _reduce.reduce_gradients(
+            [grads[i] for i in shared], [sources[i] for i in shared], self._options
+        )
+        results = list(grads)
+        for i, grad in zip(shared, reduced, strict=True):
+            results[i] = grad
+        if self._scale_local_gradients:
+            for i, is_local in enumerate(local):
+                if is_local and results[i] is not None:
+                    results[i] = _divided(results[i], _runtime.size())
+        return results
+
+    def get_local_and_global_gradients(self, grads, sources=None) -> tuple:
+        """Splits gradients into those of local sources and the others.
+
+        Args:
+          grads: a list of gradients.
+          sources: their sources, in the same order.
+
+        Returns:
+          (local gradients, global gradients): two lists.
+        """
+        sources = sources if sources is not None else [None] * len(grads)
+        local = [_identity(source) in self._local_sources for source in sources]
+        return (
+            [grad for grad, is_local in zip(grads, local, strict=True) if is_local],
+            [grad for grad, is_local in zip(grads, local, strict=True) if not is_local],
+        )
+
+
+def _divided(grad, divisor: int):
+    if isinstance(grad, tf.IndexedSlices):
+        values = grad.values / tf.cast(divisor, grad.values.dtype)
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+    return grad / tf.cast(divisor, grad.dtype)
+
+
+def DistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    op=Average,
+    gradient_predivide_factor=1.0,
+    num_groups=0,
+    groups=None,
+    process_set=_runtime.global_process_set,
+    scale_local_gradients=True,
+):
+    """Wraps a tf.GradientTape, before or after it recorded.
+
+    Args:
+      gradtape: the tape.
+      device_dense: accepted for old scripts; reductions run on the CPU.
+      device_sparse: as device_dense.
+      compression: Compression.none, .fp16 or .bf16, or a class with their two methods.
+      sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
+      op: Average (the default), Sum, Min, Max or Product.
+      gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
+        this after it.
+      num_groups: > 0: reduce in so many groups instead of buckets by size.
+      groups: a list of lists of variables that are reduced together.
+      process_set: the global one.
+      scale_local_gradients: divide the gradients of registered local sources by size().
+
+    Returns:
+      A tape of the same class, whose gradient() is reduced.
+
+    Raises:
+      ValueError: before init(), or arguments that contradict each other.
+    """
+    if device_dense or device_sparse:
+        warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
+    _runtime.check_process_set(process_set)
+    if isinstance(groups, int):
+        num_groups, groups = groups, None
+    options = _reduce.ReduceOptions(
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=float(gradient_predivide_factor),
+        num_groups=num_groups,
+        groups=groups,
+        name="DistributedGradientTape",
+    )
+    base = type(gradtape)
+    if isinstance(gradtape, _Distribution):
+        raise ValueError("this tape is distributed already; its gradients would be reduced twice")
+    distributed = type(base.__name__, (_Distribution, base), {})
+    return distributed(gradtape, options, scale_local_gradients)

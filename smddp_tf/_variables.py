@@ -1,0 +1,140 @@
+"""Variables and Python objects from one rank to all."""
+
+import pickle
+
+from smddp_tf import _collectives, _native, _ops, _runtime
+
+tf = _native.tensorflow()
+
+# Types that only travel, under the name of one of equal size that the engine knows.
+_CARRIED_AS = {"uint32": "int32", "uint64": "int64", "complex64": "int64"}
+
+
+def _payload(variable):
+    """The variable's value in a dtype that can be sent."""
+    tensor = tf.convert_to_tensor(variable)
+    carried = _CARRIED_AS.get(tensor.dtype.base_dtype.name)
+    if carried is not None:
+        return tf.bitcast(tensor, carried)
+    _collectives.check_dtype(tensor, _collectives.MOVABLE, "broadcast of a variable")
+    return tensor
+
+
+def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_process_set):
+    """Assigns the root's values to the variables of every rank, in place.
+
+    Args:
+      variables: a list of tf.Variable or Keras variables, the same on all ranks.
+      root_rank: the rank whose values all get.
+      name: for messages; must be the same on all ranks.
+      process_set: the global one.
+
+    Returns:
+      The variables. In a tf.function the assignments happen when it runs.
+
+    Raises:
+      ValueError: root_rank is no rank.
+      TypeError: a variable's dtype cannot be sent.
+      tf.errors.FailedPreconditionError and others: as allreduce().
+    """
+    _runtime.check_process_set(process_set)
+    root_rank = _collectives.check_root(root_rank)
+    variables = list(variables)
+    if _runtime.size() == 1 or not variables:
+        return variables
+    payloads = [_payload(variable) for variable in variables]
+    by_dtype: dict = {}
+    for i, payload in enumerate(payloads):
+        by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
+    for dtype, indices in by_dtype.items():
+        group = [payloads[i] for i in indices]
+        received = _ops.broadcast(group, root_rank, f"{name or 'broadcast_variables'}.{dtype.name}")
+        for i, value in zip(indices, received, strict=True):
+            wanted = tf.as_dtype(variables[i].dtype).base_dtype
+            variables[i].assign(value if value.dtype == wanted else tf.bitcast(value, wanted))
+    return variables
+
+
+def broadcast_variables(
+    variables, root_rank, process_set=_runtime.global_process_set, inplace=False
+):
+    """Assigns the root's values to the variables of every rank; see broadcast_().
+
+    Works eagerly and inside tf.function. inplace is accepted for old scripts: it is always so.
+    """
+    del inplace
+    return broadcast_(variables, root_rank, process_set=process_set)
+
+
+def broadcast_global_variables(root_rank):
+    """Broadcasts all global variables of the default TF1 graph.
+
+    Raises:
+      RuntimeError: in eager execution, where there is no such list; use broadcast_variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() works on TF1 graphs only; use "
+            "broadcast_variables(model.variables, root_rank) in eager execution"
+        )
+    variables = tf.compat.v1.global_variables()
+    return tf.group(*[
+        variable.assign(_collectives.broadcast(variable, root_rank, name=variable.name))
+        for variable in variables
+    ])
+
+
+def broadcast_object(
+    obj, root_rank=0, session=None, name=None, process_set=_runtime.global_process_set
+):
+    """Gives every rank the root's Python object.
+
+    Args:
+      obj: anything that pickle takes; only the root's is looked at.
+      root_rank: the rank whose object all get.
+      session: accepted for old scripts.
+      name: for messages; must be the same on all ranks.
+      process_set: the global one.
+
+    Returns:
+      The root's object (on the root, obj itself).
+    """
+    del session
+    _runtime.check_process_set(process_set)
+    root_rank = _collectives.check_root(root_rank)
+    if _runtime.size() == 1:
+        return obj
+    name = name or "broadcast_object"
+    own = pickle.dumps(obj) if _runtime.rank() == root_rank else b""
+    length = int(_collectives.broadcast(tf.constant(len(own), tf.int64), root_rank, name + ".size"))
+    data = tf.io.decode_raw(own, tf.uint8) if own else tf.zeros([length], tf.uint8)
+    received = _collectives.broadcast(data, root_rank, name)
+    return obj if _runtime.rank() == root_rank else pickle.loads(received.numpy().tobytes())
+
+
+def broadcast_object_fn(
+    root_rank=0, session=None, name=None, process_set=_runtime.global_process_set
+):
+    """Returns a function of one argument: broadcast_object with these arguments."""
+
+    def call(obj):
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return call
+
+
+def allgather_object(obj, session=None, name=None, process_set=_runtime.global_process_set):
+    """Returns the list of all ranks' objects, in rank order. Each must be what pickle takes."""
+    del session
+    _runtime.check_process_set(process_set)
+    if _runtime.size() == 1:
+        return [obj]
+    name = name or "allgather_object"
+    own = tf.io.decode_raw(pickle.dumps(obj), tf.uint8)
+    sizes = _collectives.allgather(tf.shape(own, out_type=tf.int64), name + ".sizes").numpy()
+    data = _collectives.allgather(own, name).numpy().tobytes()
+    objects, at = [], 0
+    for size in sizes:
+        objects.append(pickle.loads(data[at : at + int(size)]))
+        at += int(size)
+    return objects

@@ -1,0 +1,65 @@
+"""Collectives inside tf.function(jit_compile=True).
+
+XLA runs no TensorFlow kernels, so the op is replaced by a custom call to ops/tf/xla_call.cc. Its
+arguments travel as text.
+"""
+
+from urllib.parse import quote
+
+from smddp_tf import _native
+
+tf = _native.tensorflow()
+
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
+from tensorflow.python.ops import control_flow_util  # noqa: E402
+
+
+def inside_jit() -> bool:
+    """Whether the trace under way is for XLA."""
+    if tf.executing_eagerly():
+        return False
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def refuse(what: str) -> None:
+    """Raises the error of a collective that XLA programs cannot have."""
+    raise tf.errors.UnimplementedError(
+        None,
+        None,
+        f"{what} is not available inside tf.function(jit_compile=True), because its result's shape "
+        "is not known when the program is compiled; compile that function with jit_compile=False",
+    )
+
+
+def _shape_text(tensor) -> str:
+    if not tensor.shape.is_fully_defined():
+        refuse(f"a collective of a tensor of shape {tensor.shape}")
+    return "x".join(str(dim) for dim in tensor.shape.as_list())
+
+
+def call(kind: str, tensors: list, *, op=1, root=0, prescale=1.0, postscale=1.0, name="") -> list:
+    """Emits one custom call for tensors of one dtype; results have the inputs' shapes."""
+    problem = _native.register_xla()
+    if problem:
+        raise tf.errors.UnimplementedError(
+            None, None, f"collectives inside jit_compile=True are not available: {problem}"
+        )
+    fields = {
+        "kind": kind,
+        "dtype": tensors[0].dtype.as_datatype_enum,
+        "op": int(op),
+        "root": int(root),
+        "prescale": repr(float(prescale)),
+        "postscale": repr(float(postscale)),
+        "process_set": 0,
+        "name": quote(name, safe=""),
+        "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
+    }
+    return gen_xla_ops.xla_custom_call_v2(
+        operands=tensors,
+        call_target_name="smddp_collective",
+        backend_config=";".join(f"{key}={value}" for key, value in fields.items()),
+        has_side_effect=True,
+        result_dtypes=[tensor.dtype for tensor in tensors],
+        result_shapes=[tensor.shape for tensor in tensors],
+    )

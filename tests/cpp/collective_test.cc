@@ -1,0 +1,232 @@
+// The contract of every collective: all sizes of job and payload, on one node and on several, with
+// data that differ by rank and sum exactly.
+#include <cstring>
+
+#include "check.h"
+#include "inproc_job.h"
+
+namespace {
+
+using namespace smddp;
+using smddp_test::InprocJob;
+using smddp_test::RunRanks;
+
+constexpr size_t kChunk = 4096;
+
+struct Shape {
+  int size, nodes;
+};
+constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1}, {2, 2},
+                           {3, 3}, {4, 2}, {3, 2}, {5, 2}, {8, 4}, {6, 3}};
+
+// 0, 1, around the number of ranks, and several chunks with an uneven end.
+std::vector<size_t> Counts(int size) {
+  size_t n = static_cast<size_t>(size);
+  return {0, 1, n - 1, n, n + 1, 1000, 3 * kChunk / 4 + 1, 20011};
+}
+
+std::string Case(const Shape& job, size_t count, const char* what) {
+  return std::string(what) + " of " + std::to_string(count) + " on " + std::to_string(job.size) +
+         " ranks, " + std::to_string(job.nodes) + " nodes";
+}
+
+template <typename T>
+struct TypeOf;
+template <>
+struct TypeOf<float> {
+  static constexpr DType value = DType::kFloat32;
+};
+template <>
+struct TypeOf<double> {
+  static constexpr DType value = DType::kFloat64;
+};
+template <>
+struct TypeOf<int32_t> {
+  static constexpr DType value = DType::kInt32;
+};
+template <>
+struct TypeOf<int64_t> {
+  static constexpr DType value = DType::kInt64;
+};
+template <>
+struct TypeOf<uint8_t> {
+  static constexpr DType value = DType::kUint8;
+};
+template <>
+struct TypeOf<int8_t> {
+  static constexpr DType value = DType::kInt8;
+};
+
+// Element i of rank r: small, different by rank and position.
+template <typename T>
+T Input(int rank, size_t i) {
+  return static_cast<T>(1 + (static_cast<size_t>(rank) * 3 + i) % 5);
+}
+
+template <typename T>
+T Expected(ReduceOp op, int size, size_t i) {
+  double sum = 0, low = 100, high = 0, product = 1;
+  for (int r = 0; r < size; ++r) {
+    double v = static_cast<double>(Input<T>(r, i));
+    sum += v;
+    low = std::min(low, v);
+    high = std::max(high, v);
+    product *= v;
+  }
+  switch (op) {
+    case ReduceOp::kAverage:
+      return std::is_integral_v<T> ? static_cast<T>(static_cast<int64_t>(sum) / size)
+                                   : static_cast<T>(sum) * static_cast<T>(1.0 / size);
+    case ReduceOp::kMin:
+      return static_cast<T>(low);
+    case ReduceOp::kMax:
+      return static_cast<T>(high);
+    case ReduceOp::kProduct:
+      // wraps as the type does
+      return std::is_integral_v<T> ? static_cast<T>(static_cast<int64_t>(product))
+                                   : static_cast<T>(product);
+    default:
+      return static_cast<T>(sum);
+  }
+}
+
+// The payload in three tensors, one of them empty, in place or not.
+template <typename T>
+void CheckAllreduce(const Shape& shape, ReduceOp op, const std::string& forced, bool in_place) {
+  InprocJob job(shape.size, shape.nodes, kChunk);
+  RunRanks(shape.size, [&](int rank) {
+    for (size_t count : Counts(shape.size)) {
+      std::vector<T> in(count), out(count, T(99));
+      for (size_t i = 0; i < count; ++i) in[i] = Input<T>(rank, i);
+      T* to = in_place ? in.data() : out.data();
+      size_t first = count / 3;
+      Request request;
+      request.dtype = TypeOf<T>::value;
+      request.op = op;
+      request.name = "x";
+      request.tensors = {
+          {in.data(), to, {static_cast<int64_t>(first)}},
+          {in.data(), to, {0}},
+          {in.data() + first, to + first, {static_cast<int64_t>(count - first)}},
+      };
+      Status status = job.Run(rank, request, forced);
+      ASSERT(status.ok(), status.message());
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_EQ(to[i], (Expected<T>(op, shape.size, i)), Case(shape, count, ReduceOpName(op)));
+      }
+    }
+  });
+}
+
+}  // namespace
+
+TEST(AllreduceSumsEveryDtypeOnEveryJob) {
+  for (const Shape& shape : kJobs) {
+    CheckAllreduce<float>(shape, ReduceOp::kSum, "", false);
+    CheckAllreduce<double>(shape, ReduceOp::kSum, "", true);
+    CheckAllreduce<int32_t>(shape, ReduceOp::kSum, "", true);
+    CheckAllreduce<int64_t>(shape, ReduceOp::kSum, "", false);
+    CheckAllreduce<uint8_t>(shape, ReduceOp::kSum, "", true);
+    CheckAllreduce<int8_t>(shape, ReduceOp::kSum, "", false);
+  }
+}
+
+TEST(AllreduceHasEveryOp) {
+  for (const Shape& shape : kJobs) {
+    for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      CheckAllreduce<float>(shape, op, "", true);
+      CheckAllreduce<int32_t>(shape, op, "", false);
+    }
+  }
+}
+
+TEST(AllreduceAlgorithmsCanBeForced) {
+  for (const Shape& shape : kJobs) {
+    if (shape.nodes > 1) continue;
+    CheckAllreduce<float>(shape, ReduceOp::kSum, "oneshot", true);
+    CheckAllreduce<float>(shape, ReduceOp::kSum, "shm", true);
+  }
+}
+
+TEST(BroadcastBringsTheRootsBytes) {
+  for (const Shape& shape : kJobs) {
+    for (int root : {0, shape.size - 1}) {
+      InprocJob job(shape.size, shape.nodes, kChunk);
+      RunRanks(shape.size, [&](int rank) {
+        for (size_t count : Counts(shape.size)) {
+          std::vector<int32_t> in(count), out(count, -1);
+          for (size_t i = 0; i < count; ++i) in[i] = Input<int32_t>(rank, i);
+          Request request;
+          request.kind = Kind::kBroadcast;
+          request.dtype = DType::kInt32;
+          request.root = root;
+          request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(count)}}};
+          Status status = job.Run(rank, request);
+          ASSERT(status.ok(), status.message());
+          for (size_t i = 0; i < count; ++i) {
+            ASSERT_EQ(out[i], Input<int32_t>(root, i), Case(shape, count, "broadcast"));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(AllgatherTakesPartsOfAnySize) {
+  for (const Shape& shape : kJobs) {
+    InprocJob job(shape.size, shape.nodes, kChunk);
+    RunRanks(shape.size, [&](int rank) {
+      for (size_t count : Counts(shape.size)) {
+        // Rank r brings count + 10 r bytes; rank 1 brings none.
+        std::vector<size_t> bytes;
+        size_t total = 0;
+        for (int r = 0; r < shape.size; ++r) {
+          bytes.push_back(r == 1 ? 0 : count + 10 * static_cast<size_t>(r));
+          total += bytes.back();
+        }
+        std::vector<char> in(bytes[rank], static_cast<char>('a' + rank)), out(total, '?');
+        Request request;
+        request.kind = Kind::kAllgather;
+        request.dtype = DType::kUint8;
+        request.gather_bytes = bytes;
+        request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(in.size())}}};
+        Status status = job.Run(rank, request);
+        ASSERT(status.ok(), status.message());
+        size_t at = 0;
+        for (int r = 0; r < shape.size; ++r) {
+          for (size_t i = 0; i < bytes[r]; ++i, ++at) {
+            ASSERT_EQ(out[at], static_cast<char>('a' + r), Case(shape, count, "allgather"));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST(AMismatchIsSeenByAllAndTheLaneGoesOn) {
+  for (const Shape& shape : kJobs) {
+    if (shape.size == 1) continue;
+    InprocJob job(shape.size, shape.nodes, kChunk);
+    RunRanks(shape.size, [&](int rank) {
+      for (int round = 0; round < 6; ++round) {
+        // In odd rounds the last rank has another shape, by many chunks.
+        bool odd_one = round % 2 == 1 && rank == shape.size - 1;
+        size_t count = odd_one ? 30000 : 5000;
+        std::vector<float> data(count, 1.0f);
+        Request request;
+        request.op = ReduceOp::kSum;
+        request.name = "m";
+        request.tensors = {{data.data(), data.data(), {static_cast<int64_t>(count)}}};
+        Status status = job.Run(rank, request);
+        if (round % 2 == 1) {
+          ASSERT_EQ(status.code(), Code::kMismatch, status.message());
+          EXPECT(status.message().find("float32 [30000]") != std::string::npos, status.message());
+          EXPECT_EQ(data[0], 1.0f);
+        } else {
+          ASSERT(status.ok(), status.message());
+          EXPECT_EQ(data[count - 1], static_cast<float>(shape.size));
+        }
+      }
+    });
+  }
+}

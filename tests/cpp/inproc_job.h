@@ -1,0 +1,82 @@
+// A job whose ranks are threads: heap memory instead of segments, InprocGroup instead of MPI. The
+// collectives are the real ones.
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "collective/selector.h"
+#include "transport/inproc.h"
+
+namespace smddp_test {
+
+class InprocJob {
+ public:
+  // Rank r is on node r * nodes / size, as with SMDDP_NODES.
+  InprocJob(int size, int nodes, size_t chunk_bytes) {
+    std::vector<int> keys(size);
+    for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
+    for (int r = 0; r < size; ++r) {
+      topologies_.push_back(
+          std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, keys)));
+    }
+    lanes_.resize(size);
+    for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
+    if (topologies_[0]->num_nodes > 1) ConnectNodes(size);
+  }
+
+  // Runs the request on rank `rank` to its end; called on a thread of its own. Gives up, with a
+  // timeout status, after 60 s.
+  smddp::Status Run(int rank, const smddp::Request& request, const std::string& forced = "") {
+    smddp::Selector selector;
+    selector.forced_allreduce = forced;
+    auto collective = selector.Make(&lanes_[rank], &request, nullptr);
+    auto start = std::chrono::steady_clock::now();
+    while (collective->Advance() != smddp::Progress::kDone) {
+      std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) {
+        return {smddp::Code::kTimeout, "hung in " + request.Title()};
+      }
+    }
+    return collective->status();
+  }
+
+  const smddp::Topology& topology(int rank) const { return *topologies_[rank]; }
+
+ private:
+  void AddNode(const std::vector<int>& ranks, size_t chunk_bytes) {
+    int local_size = static_cast<int>(ranks.size());
+    size_t bytes = smddp::ShmGroup::BytesNeeded(local_size, chunk_bytes);
+    memory_.emplace_back(bytes + 64, 0);
+    auto address = reinterpret_cast<uintptr_t>(memory_.back().data());
+    void* aligned = reinterpret_cast<void*>((address + 63) / 64 * 64);
+    for (int local = 0; local < local_size; ++local) {
+      groups_.push_back(
+          std::make_unique<smddp::ShmGroup>(aligned, local, local_size, chunk_bytes));
+      lanes_[ranks[local]].topology = topologies_[ranks[local]].get();
+      lanes_[ranks[local]].shm = groups_.back().get();
+    }
+  }
+
+  void ConnectNodes(int size) {
+    auto world = smddp::MakeInprocGroups(size);
+    for (int r = 0; r < size; ++r) lanes_[r].world = std::move(world[r]);
+    const smddp::Topology& topo = *topologies_[0];
+    for (int owner = 0; owner < topo.owners; ++owner) {
+      auto cross = smddp::MakeInprocGroups(topo.num_nodes);
+      for (int n = 0; n < topo.num_nodes; ++n) {
+        lanes_[topo.nodes[n][owner]].cross = std::move(cross[n]);
+      }
+    }
+  }
+
+  std::vector<std::unique_ptr<smddp::Topology>> topologies_;
+  std::vector<std::vector<char>> memory_;
+  std::vector<std::unique_ptr<smddp::ShmGroup>> groups_;
+  std::vector<smddp::Lane> lanes_;
+};
+
+}  // namespace smddp_test
