@@ -1,7 +1,11 @@
 """Collectives inside tf.function(jit_compile=True).
 
 XLA runs no TensorFlow kernels, so the op is replaced by a custom call to ops/tf/xla_call.cc. Its
-arguments travel as text.
+arguments travel as text. XLA keeps no program order between calls, even those with side effects, so
+each call takes a token from the one before it in the same function.
+
+A failure arrives as tf.errors.InternalError, whatever its kind, because XLA has no other class for
+custom calls; the message is that of the other modes.
 """
 
 from urllib.parse import quote
@@ -12,6 +16,8 @@ tf = _native.tensorflow()
 
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
 from tensorflow.python.ops import control_flow_util  # noqa: E402
+
+_LAST_TOKEN = "smddp_tf_last_token"
 
 
 def inside_jit() -> bool:
@@ -55,11 +61,15 @@ def call(kind: str, tensors: list, *, op=1, root=0, prescale=1.0, postscale=1.0,
         "name": quote(name, safe=""),
         "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
     }
-    return gen_xla_ops.xla_custom_call_v2(
-        operands=tensors,
+    last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
+    token = last[0] if last else tf.constant(0, tf.int32)
+    *results, token = gen_xla_ops.xla_custom_call_v2(
+        operands=[*tensors, token],
         call_target_name="smddp_collective",
         backend_config=";".join(f"{key}={value}" for key, value in fields.items()),
         has_side_effect=True,
-        result_dtypes=[tensor.dtype for tensor in tensors],
-        result_shapes=[tensor.shape for tensor in tensors],
+        result_dtypes=[*[tensor.dtype for tensor in tensors], tf.int32],
+        result_shapes=[*[tensor.shape for tensor in tensors], tf.TensorShape([])],
     )
+    last[:] = [token]
+    return results

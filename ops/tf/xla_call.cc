@@ -68,18 +68,18 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   std::map<std::string, std::string> fields = ParseFields(opaque, length);
   const std::string& kind = fields["kind"];
   std::vector<std::vector<int64_t>> dims;
-  if (kind != "barrier") {
-    for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
-  }
+  for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
   std::vector<smddp_tensor> tensors;
+  // The last operand and the last result are the token that orders the calls. There are always
+  // several results, so `out` is a table.
+  void** results = static_cast<void**>(out);
   for (size_t i = 0; i < dims.size(); ++i) {
-    // One result is the buffer itself; several come as a table.
-    void* to = dims.size() == 1 ? out : static_cast<void**>(out)[i];
-    tensors.push_back({in[i], to, static_cast<int32_t>(dims[i].size()), dims[i].data()});
+    tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});
   }
+  *static_cast<int32_t*>(results[dims.size()]) = 0;
   std::string name = Unescape(fields["name"]);
   smddp_request request = {};
-  request.kind = kind == "broadcast" ? 1 : kind == "barrier" ? 3 : 0;
+  request.kind = kind == "broadcast" ? 1 : 0;
   request.dtype = std::atoi(fields["dtype"].c_str());
   request.op = std::atoi(fields["op"].c_str());
   request.root = std::atoi(fields["root"].c_str());
@@ -89,7 +89,6 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   request.name = name.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
-  if (kind == "barrier") request.dtype = 4;
   return smddp_run(&request);
 }
 
