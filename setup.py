@@ -1,14 +1,15 @@
 """Builds the native libraries with CMake and packs them; the rest is in pyproject.toml."""
 
+import os
 import pathlib
 import shutil
 import subprocess
 import sys
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.dist import Distribution
-from wheel.bdist_wheel import bdist_wheel
 
 ROOT = pathlib.Path(__file__).parent.resolve()
 
@@ -16,7 +17,12 @@ ROOT = pathlib.Path(__file__).parent.resolve()
 def program(name: str) -> str:
     """A build tool: that of the building Python's environment, or one on PATH."""
     beside = pathlib.Path(sys.executable).parent / name
-    return str(beside) if beside.exists() else shutil.which(name) or name
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        raise SystemExit(
+            f"{name} is needed to build smddp_tf; install it with `pip install {name}`"
+        )
+    return found
 
 
 class BuildWithNative(build_py):
@@ -26,15 +32,16 @@ class BuildWithNative(build_py):
         """Builds the Python files, then the libraries beside them."""
         super().run()
         build = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / "native"
-        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-        configure = ["-S", str(ROOT / "ops"), "-B", str(build), "-DCMAKE_BUILD_TYPE=Release"]
-        prefix = pathlib.Path(self.build_lib).resolve()
-        if self.editable_mode:
-            prefix = ROOT
-        subprocess.check_call([program("cmake"), *configure, *generator])
-        subprocess.check_call([program("cmake"), "--build", str(build), "--parallel"])
-        install = [program("cmake"), "--install", str(build), "--prefix", str(prefix)]
-        subprocess.check_call(install)
+        # An editable install runs from the checkout, so the libraries belong there.
+        prefix = ROOT if self.editable_mode else pathlib.Path(self.build_lib).resolve()
+        cmake, ninja = program("cmake"), program("ninja")
+        configure = ["-S", str(ROOT / "ops"), "-B", str(build), "-G", "Ninja"]
+        options = ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+        jobs = str(len(os.sched_getaffinity(0)))
+        subprocess.check_call([cmake, *configure, *options])
+        targets = ["--target", "smddp", "smddp_tf", "--parallel", jobs]
+        subprocess.check_call([cmake, "--build", str(build), *targets])
+        subprocess.check_call([cmake, "--install", str(build), "--prefix", str(prefix), "--strip"])
 
 
 class NativeDistribution(Distribution):

@@ -34,12 +34,11 @@ def load(path):
 
 def make_model(features, seed):
     """A network of two layers, built at once, so that its variables exist."""
-    init = [tf.keras.initializers.GlorotUniform(seed=seed + i) for i in range(2)]
-    return tf.keras.Sequential([
-        tf.keras.layers.Input([features]),
-        tf.keras.layers.Dense(128, activation="relu", kernel_initializer=init[0]),
-        tf.keras.layers.Dense(10, kernel_initializer=init[1]),
-    ])
+    tf.keras.utils.set_random_seed(seed)
+    hidden = tf.keras.layers.Dense(128, activation="relu")
+    model = tf.keras.Sequential([hidden, tf.keras.layers.Dense(10)])
+    model.build([None, features])
+    return model
 
 
 def parse_arguments():
@@ -80,9 +79,7 @@ def main():
     def step(images, labels):
         with tf.GradientTape() as tape:
             logits = model(images, training=True)
-            loss = tf.reduce_mean(
-                tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-            )
+            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits))
         tape = hvd.DistributedGradientTape(tape)  # distributed
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
@@ -102,16 +99,18 @@ def main():
         loss = float(hvd.allreduce(tf.constant(total / steps), name="loss"))  # distributed
         epoch_done.assign(epoch + 1)
         if hvd.rank() == 0:  # distributed
-            print(f"\repoch {epoch + 1} loss={loss:.4f}; accuracy={correct.mean():.4f};", flush=True)
+            print(
+                f"\repoch {epoch + 1} loss={loss:.4f}; accuracy={correct.mean():.4f};", flush=True
+            )
             pathlib.Path(args.checkpoints).mkdir(parents=True, exist_ok=True)
             checkpoint.save(f"{args.checkpoints}/digits")
-    seconds = time.perf_counter() - start
+    rate = seen / (time.perf_counter() - start)
     weights = tf.concat([tf.reshape(v, [-1]) for v in model.variables], 0)
     low, high = (hvd.allreduce(weights, op=op) for op in (hvd.Min, hvd.Max))  # distributed
     if not bool(tf.reduce_all(low == high)):
         sys.exit(f"rank {hvd.rank()}: the ranks hold different weights")
     if hvd.rank() == 0:
-        print(f"all {hvd.size()} ranks hold the same weights; {seen / seconds:.0f} samples/s")
+        print(f"all {hvd.size()} ranks hold the same weights; {rate:.0f} samples/s")
         if args.weights:
             np.savez(args.weights, *[v.numpy() for v in model.variables])
 

@@ -198,9 +198,7 @@ def grouped_allreduce(
     ]
 
 
-def allgather(
-    tensor, name=None, ignore_name_scope=False, process_set=_runtime.global_process_set
-):
+def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.global_process_set):
     """Joins the ranks' tensors along their first dimension, in rank order.
 
     Args:

@@ -26,7 +26,9 @@ def _positive_int(name: str, default: int) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise ValueError(f"{name}={text!r} is not understood; it takes a whole number of bytes >= 1")
+        raise ValueError(
+            f"{name}={text!r} is not understood; it takes a whole number of bytes >= 1"
+        )
     return value
 
 

@@ -32,7 +32,9 @@ class ReduceOptions:
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor needs op=Average")
         if self.gradient_predivide_factor <= 0:
-            raise ValueError(f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0")
+            raise ValueError(
+                f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0"
+            )
         if self.num_groups < 0:
             raise ValueError(f"num_groups={self.num_groups} is negative")
         if self.num_groups and self.groups is not None:

@@ -191,6 +191,9 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     )
     base = type(gradtape)
     if isinstance(gradtape, _Distribution):
-        raise ValueError("this tape is distributed already; its gradients would be reduced twice")
+        # Not a TypeError: it is a tape, and the fault is in the script's flow.
+        raise ValueError(  # noqa: TRY004
+            "this tape is distributed already; its gradients would be reduced twice"
+        )
     distributed = type(base.__name__, (_Distribution, base), {})
     return distributed(gradtape, options, scale_local_gradients)

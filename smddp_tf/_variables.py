@@ -78,10 +78,12 @@ def broadcast_global_variables(root_rank):
             "broadcast_variables(model.variables, root_rank) in eager execution"
         )
     variables = tf.compat.v1.global_variables()
-    return tf.group(*[
-        variable.assign(_collectives.broadcast(variable, root_rank, name=variable.name))
-        for variable in variables
-    ])
+    return tf.group(
+        *[
+            variable.assign(_collectives.broadcast(variable, root_rank, name=variable.name))
+            for variable in variables
+        ]
+    )
 
 
 def broadcast_object(

@@ -176,13 +176,13 @@ int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op,
 
 int smddp_broadcast(void* buffer, int64_t bytes, int root, const char* name) {
   smddp_tensor tensor{buffer, buffer, 1, &bytes};
-  smddp_request request{1, static_cast<int>(DType::kUint8), 1, root, 0, 1, 1, name, 1, &tensor,
+  smddp_request request{1,      static_cast<int>(DType::kUint8), 1, root, 0, 1, 1, name, 1, &tensor,
                         nullptr};
   return smddp_run(&request);
 }
 
 int smddp_barrier(const char* name) {
-  smddp_request request{3, static_cast<int>(DType::kUint8), 1, 0, 0, 1, 1, name, 0, nullptr,
+  smddp_request request{3,      static_cast<int>(DType::kUint8), 1, 0, 0, 1, 1, name, 0, nullptr,
                         nullptr};
   return smddp_run(&request);
 }

@@ -171,7 +171,7 @@ bool Pipeline::AdvanceMismatch() {
 bool Pipeline::MismatchInNode() {
   LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
   uint64_t report = lane_->mismatches + 1;
-  auto reached = [&](std::atomic<uint64_t> LaneCell::*counter, uint64_t value) {
+  auto reached = [&](std::atomic<uint64_t> LaneCell::* counter, uint64_t value) {
     for (int p = 0; p < shm_->size(); ++p) {
       if ((shm_->lane(p, lane_->index).*counter).load(std::memory_order_acquire) < value) {
         return false;

@@ -41,7 +41,9 @@ class Pipeline : public Collective {
   // After the last chunk; false: not finished.
   virtual bool Conclude() { return true; }
 
-  char* Slot(int local_rank, size_t i) const { return shm_->slot(local_rank, lane_->index, base_ + i); }
+  char* Slot(int local_rank, size_t i) const {
+    return shm_->slot(local_rank, lane_->index, base_ + i);
+  }
   void Fail(Status status) { status_ = std::move(status); }
 
   Lane* lane_;

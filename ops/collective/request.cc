@@ -52,8 +52,8 @@ SpanList Request::Spans() const {
   std::vector<Span> spans;
   spans.reserve(tensors.size());
   for (const TensorArg& tensor : tensors) {
-    spans.push_back({static_cast<const char*>(tensor.in), static_cast<char*>(tensor.out),
-                     tensor.count()});
+    spans.push_back(
+        {static_cast<const char*>(tensor.in), static_cast<char*>(tensor.out), tensor.count()});
   }
   return SpanList(std::move(spans), Info(dtype).size);
 }
@@ -147,8 +147,8 @@ std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std
   int shown = 0;
   for (size_t i = 1; i < std::max(a.size(), b.size()) && shown < 4; ++i) {
     if (line(a, i) == line(b, i)) continue;
-    out << " tensor " << i - 1 << ": " << side(0) << line(a, i) << ", " << side(other)
-        << line(b, i) << ".";
+    out << " tensor " << i - 1 << ": " << side(0) << line(a, i) << ", " << side(other) << line(b, i)
+        << ".";
     ++shown;
   }
   if (a.size() != b.size()) {

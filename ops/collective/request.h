@@ -14,14 +14,7 @@ namespace smddp {
 enum class Kind : int { kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
 
 // Horovod's numbers.
-enum class ReduceOp : int {
-  kAverage = 0,
-  kSum = 1,
-  kAdasum = 2,
-  kMin = 3,
-  kMax = 4,
-  kProduct = 5
-};
+enum class ReduceOp : int { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
 
 struct TensorArg {
   const void* in = nullptr;

@@ -7,8 +7,8 @@ namespace smddp {
 namespace {
 
 Status Refuse(const char* name, const char* value, const std::string& accepted) {
-  return {Code::kUsage, std::string(name) + "='" + value + "' is not understood; it takes " +
-                            accepted};
+  return {Code::kUsage,
+          std::string(name) + "='" + value + "' is not understood; it takes " + accepted};
 }
 
 // Reads a number in [low, high]; leaves *out alone when the variable is unset or empty.

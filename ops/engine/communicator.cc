@@ -79,20 +79,32 @@ Status Communicator::Run(Request request) {
     result.done.store(true, std::memory_order_release);
   };
   hand_.Enqueue(std::move(operation));
+  WaitOn(&hand_, result.done);
+  return result.status;
+}
+
+void Communicator::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
   Waiter waiter = MakeWaiter();
-  auto done = [&] { return result.done.load(std::memory_order_acquire); };
+  auto done = [&] { return flag.load(std::memory_order_acquire); };
   while (!done()) {
-    if (hand_.Pump()) {
+    if (channel->Pump()) {
       waiter.Reset();
     } else if (!done()) {
-      waiter.Pause([&] { return hand_.Pump() || done(); });
+      waiter.Pause([&] { return channel->Pump() || done(); });
     }
   }
-  return result.status;
+}
+
+void Communicator::WakeProgress() {
+  if (!progress_idle_) return;
+  std::lock_guard<std::mutex> lock(progress_mutex_);
+  progress_wanted_.notify_one();
 }
 
 int64_t Communicator::BeginPlan(std::shared_ptr<const PlanInfo> info) {
   int64_t run = plans_.Begin(std::move(info));
+  // A run without buckets, or the marker of one that was given up.
+  if (!gradients_.Idle()) WakeProgress();
   return run;
 }
 
@@ -105,13 +117,15 @@ void Communicator::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operati
     while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
     if (gradients_.Idle()) return;
   }
-  if (progress_idle_) {
-    std::lock_guard<std::mutex> lock(progress_mutex_);
-    progress_wanted_.notify_one();
-  }
+  WakeProgress();
 }
 
-Status Communicator::EndPlan(int64_t run) { return plans_.End(run); }
+Status Communicator::EndPlan(int64_t run) {
+  std::shared_ptr<EmptyRun> empty = plans_.End(run);
+  if (empty == nullptr) return {};
+  WaitOn(&gradients_, empty->done);
+  return empty->status;
+}
 
 void Communicator::ProgressLoop() {
   Waiter waiter = MakeWaiter();
@@ -147,9 +161,8 @@ void Communicator::FailAll(const Status& failure) {
 std::string Communicator::StatsJson() const {
   std::ostringstream out;
   ChannelStats hand = hand_.Stats(), gradients = gradients_.Stats();
-  out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size
-      << ", \"isa\": \"" << IsaName() << "\", \"mpi\": \""
-      << (world_->mpi != nullptr ? world_->mpi->name() : "none")
+  out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size << ", \"isa\": \""
+      << IsaName() << "\", \"mpi\": \"" << (world_->mpi != nullptr ? world_->mpi->name() : "none")
       << "\", \"staging_bytes\": " << world_->StagingBytes()
       << ", \"collectives\": " << hand.operations << ", \"collective_bytes\": " << hand.bytes
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes

@@ -56,6 +56,9 @@ class Communicator {
   std::string StatsJson() const;
 
  private:
+  // Advances a channel on this thread until `done`.
+  void WaitOn(Channel* channel, const std::atomic<bool>& done);
+  void WakeProgress();
   void ProgressLoop();
   Waiter MakeWaiter() const;
 

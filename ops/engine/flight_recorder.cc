@@ -29,8 +29,8 @@ std::string FlightRecorder::Dump() const {
   for (const Entry& entry : entries_) {
     char line[160];
     double end = entry.finished > 0 ? entry.finished : now;
-    std::snprintf(line, sizeof line, ", %zu bytes, began %.3f s ago, took %.6f s: %s",
-                  entry.bytes, now - entry.started, end - entry.started, entry.outcome);
+    std::snprintf(line, sizeof line, ", %zu bytes, began %.3f s ago, took %.6f s: %s", entry.bytes,
+                  now - entry.started, end - entry.started, entry.outcome);
     text += "  #" + std::to_string(entry.number) + " " + entry.title + line + "\n";
   }
   return text;

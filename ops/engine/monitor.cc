@@ -52,17 +52,15 @@ std::string What(const Operation& operation) {
 }  // namespace
 
 Monitor::Monitor(Communicator* communicator, World* world)
-    : communicator_(communicator),
-      world_(world),
-      gone_seconds_(world->topology.local_size, -1.0) {}
+    : communicator_(communicator), world_(world), gone_seconds_(world->topology.local_size, -1.0) {}
 
 Status Monitor::Start() {
   thread_ = std::thread([this] { Loop(); });
   while (joined_ == 0) ::usleep(200);
   if (joined_ > 0) return {};
   thread_.join();
-  return {Code::kTimeout, "the ranks of this node did not all start within " +
-                              Seconds(kJoinSeconds)};
+  return {Code::kTimeout,
+          "the ranks of this node did not all start within " + Seconds(kJoinSeconds)};
 }
 
 void Monitor::Stop() {
@@ -168,16 +166,17 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
   return {Code::kTimeout,
-          "rank " + std::to_string(world_->topology.rank) + " waited " +
-              Seconds(operation.waited) + " for " + RankList(missing) + " in " + What(operation) +
+          "rank " + std::to_string(world_->topology.rank) + " waited " + Seconds(operation.waited) +
+              " for " + RankList(missing) + " in " + What(operation) +
               ", which is over SMDDP_TIMEOUT_SECONDS=" +
               std::to_string(static_cast<long long>(world_->config.timeout_seconds)) +
               "; see what those ranks are doing, or raise the limit if they are only slow"};
 }
 
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
-  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) +
-             " in " + What(operation) + ". They are stopped, slow, or took another path through "
+  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) + " in " +
+             What(operation) +
+             ". They are stopped, slow, or took another path through "
              "the program. It fails after " +
              Seconds(world_->config.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
 }

@@ -28,7 +28,11 @@ int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
       // The others may have buckets: an empty exchange lets all ranks find out.
       auto empty = std::make_unique<Operation>();
       empty->request.kind = Kind::kBarrier;
-      empty->done = [](const Status&) {};
+      auto result = run.empty = std::make_shared<EmptyRun>();
+      empty->done = [result](const Status& status) {
+        result->status = status;
+        result->done.store(true, std::memory_order_release);
+      };
       HandOn(&run, 0, std::move(empty));
     }
   }
@@ -76,7 +80,7 @@ void PlanRuns::HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation
 // Called with the lock held; `orphans` are completed by the caller without it.
 void PlanRuns::GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans) {
   int count = static_cast<int>(run->arrived.size());
-  if (run->ended || run->next == count) return;
+  if (run->next == count) return;
   for (auto& operation : run->arrived) {
     if (operation != nullptr) orphans->push_back(std::move(operation));
   }
@@ -86,14 +90,15 @@ void PlanRuns::GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans
   HandOn(run, kGivenUp, std::move(marker));
 }
 
-Status PlanRuns::End(int64_t id) {
+std::shared_ptr<EmptyRun> PlanRuns::End(int64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto run = runs_.begin(); run != runs_.end(); ++run) {
     if (run->id != id) continue;
+    std::shared_ptr<EmptyRun> empty = run->empty;
     runs_.erase(run);
-    return {};
+    return empty;
   }
-  return {};
+  return nullptr;
 }
 
 std::string PlanRuns::Describe() const {

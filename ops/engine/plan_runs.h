@@ -7,6 +7,7 @@
 // bucket matches, so the other ranks fail that step instead of waiting for it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -26,6 +27,12 @@ struct PlanInfo {
   int num_buckets = 0;
 };
 
+// The exchange of a plan without buckets, which End waits for.
+struct EmptyRun {
+  std::atomic<bool> done{false};
+  Status status;  // once done
+};
+
 class PlanRuns {
  public:
   explicit PlanRuns(Channel* channel) : channel_(channel) {}
@@ -33,8 +40,8 @@ class PlanRuns {
   int64_t Begin(std::shared_ptr<const PlanInfo> info);
   // Takes the bucket and hands on what is in order now. The request's plan fields are filled in.
   void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
-  // All buckets of the run are done. Waiting for a run without buckets is the caller's business.
-  Status End(int64_t run);
+  // All buckets of the run are done. If there were none, returns what the caller has to wait for.
+  std::shared_ptr<EmptyRun> End(int64_t run);
 
   // Runs that have buckets which arrived before their predecessors: "run 3 waits for bucket 0".
   std::string Describe() const;
@@ -45,7 +52,7 @@ class PlanRuns {
     std::shared_ptr<const PlanInfo> info;
     std::vector<std::unique_ptr<Operation>> arrived;  // by bucket; null: not here, or handed on
     int next = 0;
-    bool ended = false;
+    std::shared_ptr<EmptyRun> empty;  // of a run without buckets
     std::shared_ptr<Status> fate = std::make_shared<Status>();
   };
 

@@ -12,7 +12,7 @@ namespace {
 
 // What each rank tells the others while they find out who shares memory.
 struct Announcement {
-  char key[128];    // Segment::NodeKey, and the emulated node
+  char key[128];  // Segment::NodeKey, and the emulated node
   int pid;
   int fd;           // of the node's segment, from its first rank
   int ok;           // this rank has attached
@@ -40,8 +40,8 @@ std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
   std::string key = Segment::NodeKey();
   if (config.nodes > 0) {
     int nodes = config.nodes < mpi.size() ? config.nodes : mpi.size();
-    key = "node " + std::to_string(static_cast<int64_t>(mpi.rank()) * nodes / mpi.size()) + " " +
-          key;
+    key =
+        "node " + std::to_string(static_cast<int64_t>(mpi.rank()) * nodes / mpi.size()) + " " + key;
   }
   return key;
 }

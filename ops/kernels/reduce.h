@@ -22,8 +22,8 @@ enum class ReduceStage : int { kFull = 0, kPartial = 1, kFinish = 2 };
 struct ReduceArgs {
   const void* const* sources = nullptr;
   int num_sources = 0;
-  size_t count = 0;     // elements
-  void* out = nullptr;  // may be one of the sources
+  size_t count = 0;      // elements
+  void* out = nullptr;   // may be one of the sources
   void* copy = nullptr;  // the result is written here too, unless nullptr
   double scale = 1.0;    // applied to the result
   int64_t divisor = 1;   // integers divide by this exactly, floats have it in `scale`

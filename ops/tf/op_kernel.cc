@@ -92,9 +92,8 @@ bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output) {
   // While we hold a reference nothing can be forwarded.
   TF_DeleteTensor(in);
   int forwarded = -1;
-  TF_Tensor* out = TF_ForwardInputOrAllocateOutput(context, &input, 1, output, dims.data(),
-                                                   static_cast<int>(dims.size()), &forwarded,
-                                                   status);
+  TF_Tensor* out = TF_ForwardInputOrAllocateOutput(
+      context, &input, 1, output, dims.data(), static_cast<int>(dims.size()), &forwarded, status);
   if (!status.ok()) {
     TF_OpKernelContext_Failure(context, status);
     return false;

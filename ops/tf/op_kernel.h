@@ -42,8 +42,9 @@ bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value);
 bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value);
 
-// Inputs [first_input, first_input + count) with outputs of the same shapes at [0, count). An input's
-// buffer becomes the output's where TensorFlow allows it; where not, the output is fresh memory.
+// Inputs [first_input, first_input + count) with outputs of the same shapes at [0, count). An
+// input's buffer becomes the output's where TensorFlow allows it; where not, the output is fresh
+// memory.
 class TensorPairs {
  public:
   ~TensorPairs();

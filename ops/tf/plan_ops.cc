@@ -18,7 +18,8 @@ void* CreateBegin(TF_OpKernelConstruction* context) {
   std::string name, text;
   int64_t fingerprint = 0, buckets = 0;
   if (!ReadString(context, "plan_name", &name) || !ReadString(context, "description", &text) ||
-      !ReadInt(context, "fingerprint", &fingerprint) || !ReadInt(context, "num_buckets", &buckets)) {
+      !ReadInt(context, "fingerprint", &fingerprint) ||
+      !ReadInt(context, "num_buckets", &buckets)) {
     return nullptr;
   }
   return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets));
@@ -166,18 +167,14 @@ void RegisterPlanOps() {
                "postscale: float = 1.0", "tensor_name: string", kSet},
               false,
               BucketShapes});
-  RegisterOp({"SmddpPlanEnd",
-              {"run: int64", "tokens: M * int64"},
-              {},
-              {"M: int >= 0"},
-              true,
-              NoOutputs});
+  RegisterOp(
+      {"SmddpPlanEnd", {"run: int64", "tokens: M * int64"}, {}, {"M: int >= 0"}, true, NoOutputs});
   RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
                                                        ComputeBegin, DestroyBegin));
   RegisterKernel("SmddpPlanBucket", TF_NewAsyncKernelBuilder("SmddpPlanBucket", "CPU", CreateBucket,
                                                              ComputeBucket, DestroyBucket));
-  RegisterKernel("SmddpPlanEnd", TF_NewKernelBuilder("SmddpPlanEnd", "CPU", CreateEnd, ComputeEnd,
-                                                     DestroyEnd));
+  RegisterKernel("SmddpPlanEnd",
+                 TF_NewKernelBuilder("SmddpPlanEnd", "CPU", CreateEnd, ComputeEnd, DestroyEnd));
 }
 
 }  // namespace smddp_tf

@@ -1,7 +1,7 @@
 // The part of TensorFlow's C API that the ops use, declared by hand.
 //
-// TensorFlow keeps this ABI stable (2.15 to 2.21 were run), so one binary serves all versions and no
-// TensorFlow is needed to build. The build makes a stub library from the names in this file. The
+// TensorFlow keeps this ABI stable (2.15 to 2.21 were run), so one binary serves all versions and
+// no TensorFlow is needed to build. The build makes a stub library from the names in this file. The
 // meaning of each function is documented in TensorFlow's tensorflow/c/{ops,kernels,tf_tensor}.h.
 #pragma once
 
@@ -51,8 +51,9 @@ void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder* builder, const char*
 void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder* builder, const char* spec);
 // Sets stateful whatever the argument is: leave the call out for a stateless op.
 void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder* builder, bool stateful);
-void TF_OpDefinitionBuilderSetShapeInferenceFunction(
-    TF_OpDefinitionBuilder* builder, void (*function)(TF_ShapeInferenceContext*, TF_Status*));
+void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder* builder,
+                                                     void (*function)(TF_ShapeInferenceContext*,
+                                                                      TF_Status*));
 void TF_RegisterOpDefinition(TF_OpDefinitionBuilder* builder, TF_Status* status);
 
 int64_t TF_ShapeInferenceContextNumInputs(TF_ShapeInferenceContext* context);
@@ -63,8 +64,7 @@ void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext* context, int ind
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext* context, int index,
                                        TF_ShapeHandle* handle, TF_Status* status);
 TF_ShapeHandle* TF_ShapeInferenceContextScalar(TF_ShapeInferenceContext* context);
-void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext* context,
-                                             TF_Status* status);
+void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
 
 TF_KernelBuilder* TF_NewKernelBuilder(const char* op, const char* device,
                                       void* (*create)(TF_OpKernelConstruction*),
@@ -94,11 +94,10 @@ void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, con
 int TF_NumInputs(TF_OpKernelContext* context);
 void TF_GetInput(TF_OpKernelContext* context, int index, TF_Tensor** tensor, TF_Status* status);
 void TF_OpKernelContext_Failure(TF_OpKernelContext* context, TF_Status* status);
-TF_Tensor* TF_AllocateOutput(TF_OpKernelContext* context, int index, int dtype,
-                             const int64_t* dims, int num_dims, size_t bytes, TF_Status* status);
-TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context,
-                                           const int* candidate_inputs, int num_candidates,
-                                           int output, const int64_t* dims, int num_dims,
-                                           int* forwarded, TF_Status* status);
+TF_Tensor* TF_AllocateOutput(TF_OpKernelContext* context, int index, int dtype, const int64_t* dims,
+                             int num_dims, size_t bytes, TF_Status* status);
+TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context, const int* candidate_inputs,
+                                           int num_candidates, int output, const int64_t* dims,
+                                           int num_dims, int* forwarded, TF_Status* status);
 
 }  // extern "C"

@@ -120,8 +120,8 @@ SMDDP_EXPORT int smddp_xla_register(const char* library) {
   }
   using Global = void* (*)();
   using Register = void (*)(void*, const std::string&, void*, const std::string&);
-  auto global = reinterpret_cast<Global>(
-      dlsym(tensorflow, "_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
+  auto global =
+      reinterpret_cast<Global>(dlsym(tensorflow, "_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
   auto add = reinterpret_cast<Register>(
       dlsym(tensorflow,
             "_ZN3xla24CustomCallTargetRegistry8RegisterERKNSt7__cxx1112basic_stringIcSt11char_"

@@ -35,8 +35,8 @@ class MpiGroup : public PeerGroup {
     if (!fits.ok()) return fits;
     std::lock_guard<std::mutex> lock(MpiMutex());
     int n = static_cast<int>(bytes);
-    return mpi_->CheckError(
-        mpi_->iallgather(send, n, Byte(), recv, n, Byte(), comm_, &request_), "MPI_Iallgather");
+    return mpi_->CheckError(mpi_->iallgather(send, n, Byte(), recv, n, Byte(), comm_, &request_),
+                            "MPI_Iallgather");
   }
 
   Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
@@ -46,10 +46,9 @@ class MpiGroup : public PeerGroup {
     Status fits = FitsInt(offsets.back() + bytes.back(), "an allgather");
     if (!fits.ok()) return fits;
     std::lock_guard<std::mutex> lock(MpiMutex());
-    return mpi_->CheckError(
-        mpi_->iallgatherv(send, counts_[rank_], Byte(), recv, counts_.data(), offsets_.data(),
-                          Byte(), comm_, &request_),
-        "MPI_Iallgatherv");
+    return mpi_->CheckError(mpi_->iallgatherv(send, counts_[rank_], Byte(), recv, counts_.data(),
+                                              offsets_.data(), Byte(), comm_, &request_),
+                            "MPI_Iallgatherv");
   }
 
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {

@@ -87,8 +87,7 @@ LaunchInfo ReadLaunchInfo() {
   return info;
 }
 
-Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path,
-                        MpiLibrary* mpi) {
+Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi) {
   Status status = mpi->Load(launch, forced_path);
   return status.ok() ? mpi->Initialize(launch) : status;
 }

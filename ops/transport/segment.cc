@@ -25,17 +25,18 @@ Status Segment::Create(size_t bytes) {
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return SystemError("ftruncate");
   int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
   if (error != 0) {
-    return {Code::kSystem, "no " + std::to_string(bytes >> 10) +
-                               " KiB of memory for the segment that the ranks of this node share (" +
-                               std::strerror(error) + "); raise the memory limit or lower "
-                               "SMDDP_CHUNK_BYTES"};
+    return {Code::kSystem,
+            "no " + std::to_string(bytes >> 10) +
+                " KiB of memory for the segment that the ranks of this node share (" +
+                std::strerror(error) +
+                "); raise the memory limit or lower "
+                "SMDDP_CHUNK_BYTES"};
   }
   return Map(bytes);
 }
 
 Status Segment::Attach(int creator_pid, int creator_fd, size_t bytes) {
-  std::string path =
-      "/proc/" + std::to_string(creator_pid) + "/fd/" + std::to_string(creator_fd);
+  std::string path = "/proc/" + std::to_string(creator_pid) + "/fd/" + std::to_string(creator_fd);
   fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd_ < 0) return SystemError("open " + path);
   struct stat info;

@@ -32,8 +32,8 @@ size_t SlotsOffset(int local_size) {
 size_t SlotBytes(size_t chunk_bytes) { return RoundUp(chunk_bytes + sizeof(SlotHeader), kPage); }
 
 long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
-  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout,
-                   nullptr, 0);
+  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr,
+                   0);
 }
 
 }  // namespace

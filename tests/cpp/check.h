@@ -2,8 +2,9 @@
 //
 //   TEST(RingOfOne) { EXPECT_EQ(Next(0, 1), 0); }
 //
-// A failed EXPECT records file, line and values and lets the test go on, so it may be used from the threads that play the
-// ranks. A failed ASSERT records and returns from the enclosing void function.
+// A failed EXPECT records file, line and values and lets the test go on, so it may be used from the
+// threads that play the ranks. A failed ASSERT records and returns from the enclosing void
+// function.
 #ifndef SMDDP_TESTS_CPP_CHECK_H_
 #define SMDDP_TESTS_CPP_CHECK_H_
 
@@ -15,7 +16,8 @@
 
 namespace smddp_test {
 
-// Adds a test to the list that main() runs, in link order within a file. Returns true for use in an initializer.
+// Adds a test to the list that main() runs, in link order within a file. Returns true for use in an
+// initializer.
 bool Register(const char* file, const char* name, std::function<void()> body);
 
 // Marks the running test as failed. Any thread may call it.
@@ -63,29 +65,27 @@ inline bool CheckTrue(const char* file, int line, const char* text, bool ok,
 
 }  // namespace smddp_test
 
-#define TEST(name)                                                     \
-  static void SmddpTest_##name();                                      \
-  [[maybe_unused]] static const bool smddp_registered_##name =         \
-      ::smddp_test::Register(__FILE__, #name, SmddpTest_##name);       \
+#define TEST(name)                                               \
+  static void SmddpTest_##name();                                \
+  [[maybe_unused]] static const bool smddp_registered_##name =   \
+      ::smddp_test::Register(__FILE__, #name, SmddpTest_##name); \
   static void SmddpTest_##name()
 
 // The optional last argument is a std::string that says which case it was.
-#define EXPECT(condition, ...)                                                                   \
-  static_cast<void>(::smddp_test::CheckTrue(__FILE__, __LINE__, #condition,                      \
+#define EXPECT(condition, ...)                                              \
+  static_cast<void>(::smddp_test::CheckTrue(__FILE__, __LINE__, #condition, \
                                             static_cast<bool>(condition), ##__VA_ARGS__))
 #define EXPECT_EQ(a, b, ...) \
-  static_cast<void>(         \
-      ::smddp_test::CheckEqual(__FILE__, __LINE__, #a " == " #b, a, b, ##__VA_ARGS__))
-#define ASSERT(condition, ...)                                                                    \
-  do {                                                                                            \
-    if (!::smddp_test::CheckTrue(__FILE__, __LINE__, #condition, static_cast<bool>(condition),    \
-                                 ##__VA_ARGS__))                                                  \
-      return;                                                                                     \
+  static_cast<void>(::smddp_test::CheckEqual(__FILE__, __LINE__, #a " == " #b, a, b, ##__VA_ARGS__))
+#define ASSERT(condition, ...)                                                                 \
+  do {                                                                                         \
+    if (!::smddp_test::CheckTrue(__FILE__, __LINE__, #condition, static_cast<bool>(condition), \
+                                 ##__VA_ARGS__))                                               \
+      return;                                                                                  \
   } while (false)
-#define ASSERT_EQ(a, b, ...)                                                                 \
-  do {                                                                                       \
-    if (!::smddp_test::CheckEqual(__FILE__, __LINE__, #a " == " #b, a, b, ##__VA_ARGS__))    \
-      return;                                                                                \
+#define ASSERT_EQ(a, b, ...)                                                                      \
+  do {                                                                                            \
+    if (!::smddp_test::CheckEqual(__FILE__, __LINE__, #a " == " #b, a, b, ##__VA_ARGS__)) return; \
   } while (false)
 
 #endif  // SMDDP_TESTS_CPP_CHECK_H_

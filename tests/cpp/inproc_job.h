@@ -20,8 +20,7 @@ class InprocJob {
     std::vector<int> keys(size);
     for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
     for (int r = 0; r < size; ++r) {
-      topologies_.push_back(
-          std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, keys)));
+      topologies_.push_back(std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, keys)));
     }
     lanes_.resize(size);
     for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
@@ -54,8 +53,7 @@ class InprocJob {
     auto address = reinterpret_cast<uintptr_t>(memory_.back().data());
     void* aligned = reinterpret_cast<void*>((address + 63) / 64 * 64);
     for (int local = 0; local < local_size; ++local) {
-      groups_.push_back(
-          std::make_unique<smddp::ShmGroup>(aligned, local, local_size, chunk_bytes));
+      groups_.push_back(std::make_unique<smddp::ShmGroup>(aligned, local, local_size, chunk_bytes));
       lanes_[ranks[local]].topology = topologies_[ranks[local]].get();
       lanes_[ranks[local]].shm = groups_.back().get();
     }

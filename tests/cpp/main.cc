@@ -1,4 +1,5 @@
-// Runs the registered tests: one line each, then "N passed, M failed". An argument keeps the tests whose name contains it.
+// Runs the registered tests: one line each, then "N passed, M failed". An argument keeps the tests
+// whose name contains it.
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,7 +23,8 @@ struct TestCase {
   std::function<void()> body;
 };
 
-constexpr int kMaxReportedFailures = 20;  // of one test: a broken kernel fails in thousands of places
+constexpr int kMaxReportedFailures =
+    20;  // of one test: a broken kernel fails in thousands of places
 constexpr unsigned kTestLimitSeconds = 180;
 
 std::vector<TestCase>& Tests() {

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "check.h"
+#include "collective/request.h"
 #include "core/span.h"
 #include "core/topology.h"
-#include "collective/request.h"
 #include "kernels/reduce.h"
 
 namespace {
@@ -91,7 +91,8 @@ TEST(IntegerAveragesAreExact) {
   int32_t in[2] = {static_cast<int32_t>(a), static_cast<int32_t>(b)};
   const void* sources[2] = {&in[0], &in[1]};
   int32_t out = 0;
-  FindReduce(DType::kInt32, Combine::kSum, ReduceStage::kFull)({sources, 2, 1, &out, nullptr, 1, 2});
+  FindReduce(DType::kInt32, Combine::kSum,
+             ReduceStage::kFull)({sources, 2, 1, &out, nullptr, 1, 2});
   EXPECT_EQ(out, static_cast<int32_t>((a + b) / 2));
 }
 

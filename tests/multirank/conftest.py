@@ -10,9 +10,7 @@ import pytest
 @functools.cache
 def _why_not(python: str) -> str:
     """Why TensorFlow cannot be imported by that Python; "" if it can."""
-    code, output, _ = launcher.run_command(
-        [python, "-c", "import tensorflow"], timeout=120
-    )
+    code, output, _ = launcher.run_command([python, "-c", "import tensorflow"], timeout=120)
     lines = output.strip().splitlines() or ["no output"]
     return "" if code == 0 else lines[-1]
 

@@ -69,11 +69,11 @@ def run_command(command, *, timeout, env=None, cwd=None) -> tuple:
     )
     try:
         output, _ = process.communicate(timeout=timeout)
-        return process.returncode, output, False
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
         return -1, output, True
+    return process.returncode, output, False
 
 
 def mpirun(ranks: int, launcher=None) -> list:
@@ -95,12 +95,11 @@ def run_ranks(
     for old in out.glob("rank*.json"):
         old.unlink()
     script = out / "script.py"
-    header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\nrank, size = hvd.rank(), hvd.size()\n"
+    header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\n"
+    header += "rank, size = hvd.rank(), hvd.size()\n"
     prelude = PRELUDE.format(dump=max(5, timeout - 10), out=str(out))
     script.write_text(prelude + header + textwrap.dedent(body))
     command = [*mpirun(ranks, launcher), python or sys.executable, script]
     code, output, timed_out = run_command(command, timeout=timeout, env=env)
-    results = {
-        int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")
-    }
+    results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
     return Job(code, output, results, timed_out)

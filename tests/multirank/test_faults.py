@@ -34,6 +34,8 @@ for wrap in (lambda f: f, tf.function):
     refused(wrap(lambda: gradients([a, b], unused=one)), "beta", "None")
     refused(wrap(lambda: gradients([a] if one else [a, b])), "beta")
     refused(wrap(lambda: gradients([b, a] if one else [a, b])), "alpha", "beta")
+    # One rank has no gradient at all.
+    refused(wrap(lambda: gradients([b], unused=one)), "beta", "None")
     # The job goes on.
     assert float(wrap(lambda: gradients([a, b]))()[0]) == 4.0
     assert float(hvd.allreduce(1.0, op=hvd.Sum)) == size

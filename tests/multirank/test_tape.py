@@ -64,7 +64,8 @@ def test_equals_one_process(job, python, ranks):
     results = job(TRAIN, ranks, python=python, timeout=180).check(ranks)
     for name, difference in results[0]["worst"].items():
         # Float32: a mean of 12 is summed in another order. 6 steps of rate 0.5 on gradients below
-        # 1 with relative rounding 2^-24 * 12 stay under 1e-5. bfloat16 keeps 8 bits: 6 * 0.5 * 2^-8.
+        # 1 with relative rounding 2^-24 * 12 stay under 1e-5. bfloat16 keeps 8 bits:
+        # 6 * 0.5 * 2^-8.
         assert difference < (2e-2 if "bf16" in name else 1e-5), (name, difference)
 
 

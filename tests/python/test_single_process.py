@@ -1,0 +1,76 @@
+"""Without mpirun a script just runs: one rank, and every collective is the identity."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import smddp_tf as hvd
+from smddp_tf import _config
+
+
+@pytest.fixture(autouse=True)
+def _job():
+    hvd.init()
+
+
+def test_one_rank():
+    """Rank, size and the rest."""
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+    assert hvd.global_process_set.ranks == [0]
+    assert hvd.is_initialized()
+
+
+@pytest.mark.parametrize("jit", [None, False, True])
+def test_identity(jit):
+    """Values come back, scaled if asked."""
+    x = tf.constant([1.0, 2.0])
+
+    def run():
+        return (
+            hvd.allreduce(x),
+            hvd.allreduce(x, op=hvd.Sum, prescale_factor=2.0),
+            *hvd.grouped_allreduce([x, x + 1]),
+            hvd.broadcast(x, 0),
+            hvd.allgather(x),
+        )
+
+    got = run() if jit is None else tf.function(run, jit_compile=jit)()
+    for value, want in zip(got, (x, 2 * x, x, x + 1, x, x), strict=True):
+        assert np.array_equal(value, want)
+
+
+def test_tape_adds_nothing():
+    """No op of the library is in the graph."""
+    v = tf.Variable(1.0)
+
+    @tf.function
+    def step():
+        with tf.GradientTape() as tape:
+            loss = v * v
+        return hvd.DistributedGradientTape(tape).gradient(loss, v)
+
+    assert float(step()) == 2.0
+    nodes = step.get_concrete_function().graph.as_graph_def().node
+    assert not [node.op for node in nodes if node.op.startswith("Smddp")]
+
+
+def test_objects_and_compression():
+    """Objects come back; compression restores the dtype."""
+    assert hvd.broadcast_object([1], 0) == [1]
+    assert hvd.allgather_object("a") == ["a"]
+    for compression, dtype in (("fp16", tf.float16), ("bf16", tf.bfloat16)):
+        compressor = getattr(hvd.Compression, compression)
+        small, context = compressor.compress(tf.constant([1.5]))
+        assert small.dtype == dtype
+        assert compressor.decompress(small, context).dtype == tf.float32
+        whole, context = compressor.compress(tf.constant([1]))
+        assert (whole.dtype, context) == (tf.int32, None)
+
+
+@pytest.mark.parametrize("value", ["many", "0", "-3", "1.5"])
+def test_bad_option(monkeypatch, value):
+    """The message has the name, the value and what is accepted."""
+    monkeypatch.setenv("SMDDP_BUCKET_BYTES", value)
+    with pytest.raises(ValueError, match=f"SMDDP_BUCKET_BYTES='{value}'.*whole number"):
+        _config.load()
