@@ -1,5 +1,7 @@
 #include "capi/smddp.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -109,8 +111,12 @@ Status InitOnce() {
   SetLogRank(world->topology.size > 1 ? world->topology.rank : -1);
   auto comm = std::make_unique<Communicator>(std::move(world));
   status = comm->Start();
-  if (status.ok()) communicator = comm.release();
-  return status;
+  if (!status.ok()) return status;
+  communicator = comm.release();
+  // A forked child has none of the threads and is no rank: to it the job does not exist.
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { communicator = nullptr; });
+  static_cast<void>(registered);
+  return {};
 }
 
 template <typename Fn>

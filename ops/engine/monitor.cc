@@ -67,6 +67,7 @@ void Monitor::Stop() {
   stopping_ = true;
   WakeMonitor();
   if (thread_.joinable()) thread_.join();
+  UnwatchTermination();
 }
 
 // Liveness hangs on this thread, so it is the one that joins.

@@ -68,6 +68,14 @@ bool WaitForTermination(int milliseconds) {
   return terminated.exchange(false);
 }
 
+void UnwatchTermination() {
+  struct sigaction current = {};
+  sigaction(SIGTERM, nullptr, &current);
+  if (current.sa_handler != OnTermination) return;
+  current.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &current, nullptr);
+}
+
 void WakeMonitor() { sem_post(Wake()); }
 
 void Terminate() {

@@ -9,6 +9,8 @@ void WatchTermination();
 // Waits up to `milliseconds`, or until the signal came or WakeMonitor was called. True: it came.
 bool WaitForTermination(int milliseconds);
 void WakeMonitor();
+// Gives SIGTERM its default action back, if the handler is still ours.
+void UnwatchTermination();
 // Ends the process by SIGTERM's default action.
 [[noreturn]] void Terminate();
 

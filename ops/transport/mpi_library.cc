@@ -170,7 +170,11 @@ Status MpiLibrary::Resolve(void* library) {
 Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   int flag = 0;
   finalized_(&flag);
-  if (flag) return {Code::kSystem, "MPI was finalized already; call init() before MPI_Finalize"};
+  if (flag) {
+    return {Code::kSystem,
+            "MPI was finalized already, by shutdown() perhaps, and MPI can begin only once in a "
+            "process; call init() once and shutdown() at the end"};
+  }
   initialized_(&flag);
   if (!flag) {
     int provided = 0;

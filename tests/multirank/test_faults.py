@@ -158,6 +158,24 @@ def test_sigterm_still_ends_a_process_and_its_children(job):
     assert [result.results[r]["signal"] for r in (0, 1)] == [15, 15]
 
 
+def test_a_forked_child_is_no_rank(job):
+    """It is refused, and its end does not disturb the job."""
+    body = """
+    child = os.fork()
+    if child == 0:
+        try:
+            hvd.size()
+        except ValueError:
+            hvd.shutdown()
+            os._exit(7)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    report(code=os.WEXITSTATUS(status), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+    """
+    results = job(_dedent(body), 2).check(2)
+    assert all(result == {"code": 7, "sum": 2.0} for result in results.values())
+
+
 def test_a_rank_that_stops(job):
     """A warning names it and the tensors; then an error does."""
     body = (
