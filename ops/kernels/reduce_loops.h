@@ -149,8 +149,33 @@ inline void Finish(Acc* acc, size_t n, const ReduceArgs& args) {
   }
 }
 
+// The common case of two ranks and a float type: one pass, nothing but the scale in between. `out`
+// may be a source, which is no hazard for a loop that reads element i before it writes element i.
+template <Combine kOp, typename T>
+void ReduceTwo(const ReduceArgs& args) {
+  const T* a = static_cast<const T*>(args.sources[0]);
+  const T* b = static_cast<const T*>(args.sources[1]);
+  T* out = static_cast<T*>(args.out);
+  T* copy = static_cast<T*>(args.copy);
+  T scale = static_cast<T>(args.scale);
+  if (copy == nullptr) {
+#pragma GCC ivdep
+    for (size_t i = 0; i < args.count; ++i) out[i] = Apply<kOp>(a[i], b[i]) * scale;
+    return;
+  }
+#pragma GCC ivdep
+  for (size_t i = 0; i < args.count; ++i) {
+    T value = Apply<kOp>(a[i], b[i]) * scale;
+    out[i] = value;
+    copy[i] = value;
+  }
+}
+
 template <Combine kOp, typename In, typename Acc, typename Out, bool kScaled>
 void Reduce(const ReduceArgs& args) {
+  if constexpr (kScaled && std::is_floating_point_v<In> && std::is_same_v<In, Out>) {
+    if (args.num_sources == 2) return ReduceTwo<kOp, In>(args);
+  }
   alignas(64) Acc acc[kBlock];
   alignas(64) Acc other[kBlock];
   for (size_t at = 0; at < args.count; at += kBlock) {

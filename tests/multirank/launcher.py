@@ -1,7 +1,7 @@
-"""Runs a script on several ranks under mpirun, with a limit, and says what each rank printed.
+"""Runs a script on several ranks under mpirun, with a limit, and collects what each rank reported.
 
-Every wait is bounded: past the limit the ranks are asked for their Python stacks, then the whole
-process group that was started here is ended, and the result tells where each rank was.
+Every wait is bounded: shortly before the limit each rank writes its Python stacks, so that a hang
+says where it is, and at the limit the job is ended.
 """
 
 import dataclasses
@@ -70,8 +70,13 @@ def run_command(command, *, timeout, env=None, cwd=None) -> tuple:
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
+        # mpirun gives each rank a process group of its own and ends them when it is asked to.
+        process.terminate()
+        try:
+            output, _ = process.communicate(timeout=15)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
         return -1, output, True
     return process.returncode, output, False
 
