@@ -63,8 +63,8 @@ def main():
         sys.exit(f"--batch {args.batch} is not a multiple of the {hvd.size()} ranks")
     local_batch = args.batch // hvd.size()  # distributed
     model = make_model(x.shape[1], seed=hvd.rank())
-    # The rate grows with the batch of all ranks, so it is the same on any number of them.
-    optimizer = tf.keras.optimizers.SGD(args.rate * args.batch / 48, momentum=0.9)
+    rate = args.rate * local_batch / 48
+    optimizer = tf.keras.optimizers.SGD(rate * hvd.size(), momentum=0.9)  # distributed
     variables = model.trainable_variables
     optimizer.build(variables)
     epoch_done = tf.Variable(0, dtype=tf.int64)

@@ -5,6 +5,7 @@ import re
 import launcher
 import numpy as np
 import pytest
+import sklearn.datasets
 
 SCRIPT = launcher.ROOT / "examples" / "train_digits.py"
 
@@ -34,6 +35,20 @@ def test_any_number_of_ranks(python, tmp_path):
         assert accuracy[-1] >= 0.97
         # 225 steps whose gradients differ by float32 rounding (2^-24 relative): measured 3e-7.
         assert np.abs(weights - whole).max() < 1e-4
+
+
+def test_own_data(tmp_path):
+    """--data takes a file laid out as MNIST's: images of bytes, and labels."""
+    digits = sklearn.datasets.load_digits()
+    images, labels = (digits.images * 15).astype("uint8"), digits.target
+    parts = {"x_train": images[:1440], "y_train": labels[:1440]}
+    data = tmp_path / "digits.npz"
+    np.savez(data, **parts, x_test=images[1440:], y_test=labels[1440:])
+    python = launcher.BIN / "python"
+    accuracy, _ = train(python, 2, tmp_path, "--data", data, "--epochs", "3")
+    assert len(accuracy) == 3
+    # Of the last writers, whom training has not seen; guessing reaches 0.1.
+    assert accuracy[-1] >= 0.8
 
 
 def test_resume(tmp_path):
