@@ -26,6 +26,7 @@ class ReduceOptions:
     num_groups: int = 0
     groups: Sequence | None = None
     name: str = "gradients"
+    process_set: object = _runtime.global_process_set
 
     def __post_init__(self) -> None:
         _collectives.resolve_op(None, self.op)
@@ -39,6 +40,10 @@ class ReduceOptions:
             raise ValueError(f"num_groups={self.num_groups} is negative")
         if self.num_groups and self.groups is not None:
             raise ValueError("give num_groups or groups, not both")
+
+    def set_size(self) -> int:
+        """The number of ranks that take part."""
+        return self.process_set.size()
 
     def scales(self) -> tuple:
         """(op, prescale, postscale) of the collective."""
@@ -166,3 +171,39 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         elif grad is not None:
             reduced[i] = options.compression.decompress(grad, contexts[i])
     return reduced
+
+
+def identity(source) -> int:
+    """Tells variables apart; a Keras 3 variable and the tf.Variable in it are the same one."""
+    return id(getattr(source, "_value", source))
+
+
+def _divided(grad, divisor: int):
+    if isinstance(grad, tf.IndexedSlices):
+        values = grad.values / tf.cast(divisor, grad.values.dtype)
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+    return grad / tf.cast(divisor, grad.dtype)
+
+
+def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, scale: bool) -> list:
+    """reduce_gradients(), except for sources whose gradients stay local.
+
+    Args:
+      grads: as for reduce_gradients().
+      sources: as for reduce_gradients().
+      options: as for reduce_gradients().
+      local: identity() of the sources that are left out.
+      scale: divide their gradients by the number of ranks.
+
+    Returns:
+      All gradients, in the order of the sources.
+    """
+    shared = [i for i, source in enumerate(sources) if identity(source) not in local]
+    reduced = reduce_gradients([grads[i] for i in shared], [sources[i] for i in shared], options)
+    results = list(grads)
+    for i, grad in zip(shared, reduced, strict=True):
+        results[i] = grad
+    for i, source in enumerate(sources):
+        if scale and identity(source) in local and results[i] is not None:
+            results[i] = _divided(results[i], options.set_size())
+    return results

@@ -9,10 +9,6 @@ from smddp_tf._ops import Average
 tf = _native.tensorflow()
 
 
-def _identity(source) -> int:
-    return id(getattr(source, "_value", source))
-
-
 class _Distribution:
     """What a distributed tape adds to its class; mixed into a subclass of the wrapped tape's."""
 
@@ -56,7 +52,7 @@ class _Distribution:
 
     def register_local_source(self, source) -> None:
         """Gradients of this source stay local; they are divided by size() if so configured."""
-        self._local_sources.add(_identity(source))
+        self._local_sources.add(_reduce.identity(source))
 
     def gradient(
         self,
@@ -101,19 +97,9 @@ class _Distribution:
         return flat
 
     def _reduce(self, grads: list, sources: list) -> list:
-        local = [_identity(source) in self._local_sources for source in sources]
-        shared = [i for i, is_local in enumerate(local) if not is_local]
-        reduced = _reduce.reduce_gradients(
-            [grads[i] for i in shared], [sources[i] for i in shared], self._options
+        return _reduce.reduce_all_but_local(
+            grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )
-        results = list(grads)
-        for i, grad in zip(shared, reduced, strict=True):
-            results[i] = grad
-        if self._scale_local_gradients:
-            for i, is_local in enumerate(local):
-                if is_local and results[i] is not None:
-                    results[i] = _divided(results[i], _runtime.size())
-        return results
 
     def get_local_and_global_gradients(self, grads, sources=None) -> tuple:
         """Splits gradients into those of local sources and the others.
@@ -126,18 +112,11 @@ class _Distribution:
           (local gradients, global gradients): two lists.
         """
         sources = sources if sources is not None else [None] * len(grads)
-        local = [_identity(source) in self._local_sources for source in sources]
+        local = [_reduce.identity(source) in self._local_sources for source in sources]
         return (
             [grad for grad, is_local in zip(grads, local, strict=True) if is_local],
             [grad for grad, is_local in zip(grads, local, strict=True) if not is_local],
         )
-
-
-def _divided(grad, divisor: int):
-    if isinstance(grad, tf.IndexedSlices):
-        values = grad.values / tf.cast(divisor, grad.values.dtype)
-        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
-    return grad / tf.cast(divisor, grad.dtype)
 
 
 def DistributedGradientTape(  # noqa: N802 - Horovod's name

@@ -17,6 +17,7 @@ LEVELS = [
     {"_collectives"},
     {"_variables", "_reduce"},
     {"_tape"},
+    {"keras"},
     {"__init__"},
 ]
 

@@ -1,0 +1,78 @@
+"""How one optimizer's gradients are reduced, whatever Keras the optimizer is from."""
+
+import contextlib
+import warnings
+
+from smddp_tf import _reduce
+
+ATTRIBUTE = "_smddp_distribution"
+
+
+class Distribution:
+    """The state that DistributedOptimizer adds to an optimizer.
+
+    Args:
+      options: a _reduce.ReduceOptions.
+      passes: backward passes per update; their gradients are summed before they are reduced.
+      average_passes: divide that sum by the number of passes.
+      scale_local: divide gradients of local variables by the number of ranks.
+    """
+
+    def __init__(self, options, *, passes=1, average_passes=False, scale_local=True) -> None:
+        self.options = options
+        self.passes = passes
+        self.average_passes = average_passes
+        self.scale_local = scale_local
+        self._local: set = set()
+        self._reduced = False
+        self._warned = False
+
+    def register_local_var(self, variable) -> None:
+        """This variable's gradients stay local."""
+        self._local.add(_reduce.identity(variable))
+
+    def reduce(self, grads, variables) -> list:
+        """The gradients of all ranks; None stays None."""
+        return _reduce.reduce_all_but_local(
+            list(grads), list(variables), self.options, self._local, self.scale_local
+        )
+
+    @property
+    def reduced(self) -> bool:
+        """Whether the step that is being traced or run has gone through reduce() already."""
+        return self._reduced
+
+    @contextlib.contextmanager
+    def step(self):
+        """A step whose gradients are, or will be, reduced by our hooks."""
+        before, self._reduced = self._reduced, True
+        try:
+            yield
+        finally:
+            self._reduced = before
+
+    def mark_reduced(self, reduced=True) -> None:
+        """For optimizers that reduce and apply in two calls."""
+        self._reduced = reduced
+
+    def expect_reduced(self) -> None:
+        """Warns, once, if variables are about to be updated with local gradients."""
+        if self._reduced or self._warned or self.options.set_size() == 1:
+            return
+        self._warned = True
+        warnings.warn(
+            "an optimizer wrapped by DistributedOptimizer takes a step with gradients that were "
+            "not reduced, so the ranks' weights drift apart. Call its apply_gradients() as it is: "
+            "not that of its class, and without skip_gradients_aggregation=True or "
+            "experimental_aggregate_gradients=False. If DistributedGradientTape reduces them "
+            "already, do not wrap the optimizer",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def of(optimizer):
+    """The Distribution of a wrapped optimizer, or of the one that it scales losses for; or None."""
+    found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return of(inner) if found is None and inner is not None else found

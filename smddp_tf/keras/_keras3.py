@@ -1,0 +1,143 @@
+"""Hooks for Keras 3 optimizers.
+
+They are set on the instance, so its class, its configuration and its saved files stay Keras's own.
+apply() is the one way through which every trainer and loop goes; gradients are reduced there,
+before clipping, decay and averages. With gradient accumulation they are reduced when an update is
+due, which Keras decides inside apply(): there the last step before the update is _clip_gradients().
+
+A LossScaleOptimizer, which compile() puts around the optimizer under mixed_float16, skips the
+inner apply() where gradients overflowed. What happens inside would leave the other ranks waiting,
+so reducing (or, under accumulation, agreeing on the overflow) comes before that decision. Since it
+is made after we were called, its class is hooked; it minds wrapped optimizers only.
+"""
+
+import functools
+
+from smddp_tf import _collectives, _native
+from smddp_tf._ops import Min
+from smddp_tf.keras import _distribution
+
+tf = _native.tensorflow()
+
+
+class _Hook:
+    """Stands in for a method of one optimizer. A class, so that copying and pickling work."""
+
+    method = ""
+
+    def __init__(self, optimizer, distribution) -> None:
+        self.optimizer = optimizer
+        self.distribution = distribution
+
+    def original(self, *args):
+        return getattr(type(self.optimizer), self.method)(self.optimizer, *args)
+
+
+def _accumulates(optimizer) -> bool:
+    return bool(optimizer.gradient_accumulation_steps)
+
+
+class _Apply(_Hook):
+    method = "apply"
+
+    def __call__(self, grads, trainable_variables=None):
+        distribution, grads = self.distribution, list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not distribution.reduced and not _accumulates(self.optimizer):
+            variables = trainable_variables or self.optimizer._trainable_variables
+            if len(grads) == len(variables):  # else Keras says what is wrong
+                grads = distribution.reduce(grads, variables)
+        with distribution.step():
+            return self.original(grads, trainable_variables)
+
+
+class _BackendApplyGradients(_Hook):
+    """Sees the variables that are about to be updated, from wherever that is done."""
+
+    method = "_backend_apply_gradients"
+
+    def __call__(self, grads, trainable_variables):
+        self.distribution.expect_reduced()
+        self.optimizer._clip_gradients.variables = list(trainable_variables)
+        return self.original(grads, trainable_variables)
+
+
+class _ClipGradients(_Hook):
+    method = "_clip_gradients"
+    variables: list = []
+
+    def __call__(self, grads):
+        distribution = self.distribution
+        if _accumulates(self.optimizer) and distribution.reduced:
+            grads = distribution.reduce(grads, self.variables)
+            if distribution.passes > 1 and not distribution.average_passes:
+                # Keras divides by the number of passes.
+                grads = [g if g is None else g * distribution.passes for g in grads]
+        return self.original(grads)
+
+
+def _hook_loss_scaling(kind: type) -> None:
+    if hasattr(kind, "_smddp_hooked"):
+        return
+    apply, check_finite = kind.apply, kind.check_finite
+
+    @functools.wraps(apply)
+    def distributed_apply(self, grads, trainable_variables=None):
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None or distribution.reduced:
+            return apply(self, grads, trainable_variables)
+        grads, inner = list(grads), self.inner_optimizer
+        if not _accumulates(inner):
+            variables = trainable_variables or inner._trainable_variables
+            grads = distribution.reduce(grads, variables)
+        with distribution.step():
+            return apply(self, grads, trainable_variables)
+
+    @functools.wraps(check_finite)
+    def distributed_check_finite(self, grads):
+        finite = check_finite(self, grads)
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None or not _accumulates(self.inner_optimizer):
+            return finite
+        agreed = _collectives.allreduce(
+            tf.cast(finite, tf.int32),
+            op=Min,
+            name="all gradients finite",
+            process_set=distribution.options.process_set,
+        )
+        return tf.cast(agreed, tf.bool)
+
+    kind.apply, kind.check_finite = distributed_apply, distributed_check_finite
+    kind._smddp_hooked = True
+
+
+def fits(optimizer) -> bool:
+    """Whether this is an optimizer of Keras 3."""
+    return hasattr(optimizer, "apply") and hasattr(optimizer, "_backend_apply_gradients")
+
+
+def install(optimizer, distribution) -> None:
+    """Makes the optimizer reduce its gradients.
+
+    Raises:
+      ValueError: backward_passes_per_step that comes too late, or twice.
+    """
+    import keras
+
+    if distribution.passes > 1:
+        if _accumulates(optimizer):
+            raise ValueError(
+                f"backward_passes_per_step={distribution.passes} was given for an optimizer that "
+                f"has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}; they "
+                "mean the same, so give one of them"
+            )
+        if optimizer.built:
+            raise ValueError(
+                "backward_passes_per_step must be given before the optimizer is built (used for "
+                "the first time); wrap it when it is made"
+            )
+        optimizer.gradient_accumulation_steps = distribution.passes
+    for kind in (_Apply, _BackendApplyGradients, _ClipGradients):
+        setattr(optimizer, kind.method, kind(optimizer, distribution))
+    _hook_loss_scaling(keras.optimizers.LossScaleOptimizer)
