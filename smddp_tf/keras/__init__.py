@@ -3,5 +3,20 @@
 Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. docs/keras.md is the guide.
 """
 
-from smddp_tf import *  # noqa: F403
+import smddp_tf
+from smddp_tf import *  # noqa: F403 - Horovod's Keras module has these names too
+from smddp_tf.keras import callbacks
+from smddp_tf.keras._load import load_model
 from smddp_tf.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from smddp_tf.keras._shard import shard
+from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
+
+__all__ = [
+    *smddp_tf.__all__,
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "SyncBatchNormalization",
+    "callbacks",
+    "load_model",
+    "shard",
+]

@@ -1,0 +1,66 @@
+"""Batch normalization whose statistics are those of all ranks' batches together."""
+
+from smddp_tf import _collectives, _native, _runtime
+from smddp_tf._ops import Sum
+
+tf = _native.tensorflow()
+
+
+def _joined_moments(mean, variance, count):
+    """Mean and variance of all ranks' samples, from each rank's own.
+
+    The ranks' (count, mean, variance) are gathered, by summing rows that are zero for all ranks
+    but one: that is one reduction, it has a gradient, and its shape is known to XLA. They are then
+    combined as in Chan, Golub and LeVeque (1979), which cancels nothing, unlike sums of squares.
+    """
+    channels = mean.shape.num_elements()
+    # An empty batch has no mean; its weight is 0.
+    mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
+    own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
+    at = tf.one_hot(_runtime.rank(), _runtime.size(), dtype=own.dtype)
+    rows = _collectives.allreduce(at[:, None] * own[None, :], op=Sum, name="batch statistics")
+    means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
+    weights = counts / tf.maximum(tf.reduce_sum(counts), 1.0)
+    joined = tf.reduce_sum(weights * means, 0)
+    spread = tf.reduce_sum(weights * (variances + tf.square(means - joined)), 0)
+    return tf.reshape(joined, tf.shape(mean)), tf.reshape(spread, tf.shape(variance))
+
+
+_LEGACY = hasattr(tf.keras.layers.BatchNormalization, "_fused_batch_norm")
+
+
+@tf.keras.saving.register_keras_serializable(package="smddp_tf")
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
+    """BatchNormalization over the batches of all ranks, with one reduction forward, one backward.
+
+    Equal to BatchNormalization on the joined batch in one process, gradients too (with Average,
+    as in DistributedOptimizer). Ranks may have batches of different size, none empty on all ranks.
+    In tf_keras the layer that it equals is the one with fused=False. A model that has it needs
+    this library to be loaded.
+
+    Args:
+      fused: must be False; accepted for old scripts.
+      **options: the arguments of tf.keras.layers.BatchNormalization.
+
+    Raises:
+      ValueError: fused=True.
+    """
+
+    def __init__(self, fused=False, **options):
+        if fused:
+            raise ValueError("SyncBatchNormalization has no fused kernel; leave fused=False")
+        super().__init__(**options, **({"fused": False} if _LEGACY else {}))
+
+    def _moments(self, inputs, *args, **kwargs):
+        """Keras's own computation, on this rank's batch; then those of all ranks are joined."""
+        mean, variance = super()._moments(inputs, *args, **kwargs)
+        if _runtime.size() == 1:
+            return mean, variance
+        # Keras 3 passes the mask by position, as the only argument.
+        mask = kwargs.get("mask", None if _LEGACY else args[0])
+        if mask is not None:
+            count = tf.reduce_sum(tf.cast(mask, tf.float32))
+        else:
+            count = tf.cast(tf.size(inputs) // mean.shape.num_elements(), tf.float32)
+        joined = _joined_moments(tf.cast(mean, tf.float32), tf.cast(variance, tf.float32), count)
+        return tuple(tf.cast(moment, mean.dtype) for moment in joined)

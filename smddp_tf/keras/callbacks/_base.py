@@ -1,0 +1,58 @@
+"""The class that our callbacks derive from, and what they need to know of optimizers."""
+
+from smddp_tf import _native
+
+tf = _native.tensorflow()
+
+
+class Callback(tf.keras.callbacks.Callback):
+    """A Keras callback that serves tf_keras as well when TensorFlow's own Keras is Keras 3."""
+
+    _supports_tf_logs = False
+
+    def _overrides(self, *methods) -> bool:
+        return any(
+            getattr(type(self), method) is not getattr(tf.keras.callbacks.Callback, method)
+            for method in methods
+        )
+
+    # tf_keras asks these; Keras 3's base class does not have them.
+    def _implements_train_batch_hooks(self) -> bool:
+        return self._overrides("on_train_batch_begin", "on_train_batch_end")
+
+    def _implements_test_batch_hooks(self) -> bool:
+        return self._overrides("on_test_batch_begin", "on_test_batch_end")
+
+    def _implements_predict_batch_hooks(self) -> bool:
+        return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
+
+
+def innermost(optimizer):
+    """The optimizer inside a LossScaleOptimizer."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return optimizer if inner is None else innermost(inner)
+
+
+def variables_of(optimizer) -> list:
+    """All state of an optimizer: a property in newer Keras, a method in older ones."""
+    variables = optimizer.variables
+    found = list(variables if isinstance(variables, (list, tuple)) else variables())
+    # tf_keras keeps the dynamic loss scale apart.
+    scale = getattr(optimizer, "_loss_scale", None)
+    for name in ("_current_loss_scale", "_counter"):
+        variable = getattr(scale, name, None)
+        if variable is not None and all(variable is not other for other in found):
+            found.append(variable)
+    return found
+
+
+def build(optimizer, variables) -> None:
+    """Makes the optimizer's variables, if it has not made them yet."""
+    if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
+        return
+    make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)
+    if make is None:
+        return
+    make(variables)
+    if hasattr(optimizer, "built"):
+        optimizer.built = True

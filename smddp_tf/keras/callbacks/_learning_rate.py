@@ -1,0 +1,153 @@
+"""Learning rates that follow the epoch.
+
+Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minibatch SGD (2017).
+"""
+
+from smddp_tf import _native, _runtime
+from smddp_tf.keras.callbacks._base import Callback, innermost
+
+tf = _native.tensorflow()
+
+
+def _velocities(optimizer) -> list:
+    """The variables in which momentum has summed up gradients times the learning rate."""
+    names = {kind.__name__ for kind in type(optimizer).__mro__}
+    if "SGD" not in names:
+        return []  # others keep the rate out of their sums, or have none
+    if hasattr(optimizer, "get_slot"):  # legacy
+        return [v for v in optimizer.variables() if v.name.split(":")[0].endswith("/momentum")]
+    return [v for v in getattr(optimizer, "momentums", None) or [] if v is not None]
+
+
+class LearningRateScheduleCallback(Callback):
+    """Multiplies the learning rate by a factor that depends on the epoch.
+
+    Args:
+      initial_lr: what is multiplied.
+      multiplier: a number, or a function of the epoch (a float between epochs, if not staircase).
+      start_epoch: the first epoch in which it acts.
+      end_epoch: the first one in which it does not any more; None: never.
+      staircase: change at the start of an epoch only, instead of before every batch.
+      momentum_correction: when the rate changes, scale the momentum that SGD has gathered, as if
+        it had been gathered at the new rate.
+      steps_per_epoch: batches an epoch; needed without staircase where Keras does not know it.
+
+    Raises:
+      ValueError: at the start of training: the optimizer has a schedule of its own, or
+        steps_per_epoch is needed.
+    """
+
+    def __init__(
+        self,
+        initial_lr,
+        multiplier,
+        start_epoch=0,
+        end_epoch=None,
+        staircase=True,
+        momentum_correction=True,
+        steps_per_epoch=None,
+    ):
+        super().__init__()
+        self.initial_lr = initial_lr
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        # A number does not change between epochs.
+        self.staircase = staircase or not callable(multiplier)
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.epoch = 0
+
+    def on_train_begin(self, logs=None):
+        """Checks that the learning rate can be set."""
+        del logs
+        rate = getattr(innermost(self.model.optimizer), "_learning_rate", None)
+        if callable(rate) and not isinstance(rate, tf.Variable) and not hasattr(rate, "assign"):
+            raise ValueError(
+                f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule "
+                f"of its own ({type(rate).__name__}); use one of them"
+            )
+        if not self.staircase and self.steps_per_epoch is None:
+            self.steps_per_epoch = (self.params or {}).get("steps")
+            if not self.steps_per_epoch:
+                raise ValueError(
+                    f"{type(self).__name__} needs steps_per_epoch: Keras does not know how many "
+                    "batches this dataset has"
+                )
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Notes the epoch."""
+        del logs
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        """Sets the rate."""
+        del logs
+        if self.epoch < self.start_epoch:
+            return
+        if self.end_epoch is not None and self.epoch >= self.end_epoch:
+            return
+        if not self.staircase:
+            self._set(self.initial_lr * self.multiplier(self.epoch + batch / self.steps_per_epoch))
+        elif batch == 0:
+            self._set(self.initial_lr * self.multiplier(self.epoch))
+
+    def _set(self, rate: float) -> None:
+        optimizer = innermost(self.model.optimizer)
+        before = float(tf.convert_to_tensor(optimizer.learning_rate))
+        if before == rate:
+            return
+        optimizer.learning_rate = rate
+        if self.momentum_correction and before > 0:
+            for velocity in _velocities(optimizer):
+                velocity.assign(velocity * (rate / before))
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Adds the learning rate to the logs."""
+        del epoch
+        if logs is not None:
+            logs["lr"] = float(tf.convert_to_tensor(innermost(self.model.optimizer).learning_rate))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size() to initial_lr over the first epochs.
+
+    Args:
+      initial_lr: the rate for all ranks together, usually the single-process rate times size().
+      warmup_epochs: how long.
+      momentum_correction: as for LearningRateScheduleCallback.
+      steps_per_epoch: as for LearningRateScheduleCallback.
+      verbose: 1: say, on rank 0, when it is done.
+    """
+
+    def __init__(
+        self,
+        initial_lr,
+        warmup_epochs=5,
+        momentum_correction=True,
+        steps_per_epoch=None,
+        verbose=0,
+    ):
+        def multiplier(epoch):
+            # The last batch of the warm-up runs at the full rate.
+            epoch += 1.0 / self.steps_per_epoch
+            ranks = _runtime.size()
+            return min(1.0, (1 + epoch * (ranks - 1) / warmup_epochs) / ranks)
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.warmup_epochs = warmup_epochs
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Says when it is done."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.warmup_epochs - 1 and self.verbose and _runtime.rank() == 0:
+            rate = float(tf.convert_to_tensor(innermost(self.model.optimizer).learning_rate))
+            print(f"\nEpoch {epoch + 1}: learning rate warm-up is done, at {rate:g}.")
