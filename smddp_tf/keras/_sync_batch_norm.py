@@ -29,7 +29,7 @@ def _joined_moments(mean, variance, count):
 _LEGACY = hasattr(tf.keras.layers.BatchNormalization, "_fused_batch_norm")
 
 
-@tf.keras.saving.register_keras_serializable(package="smddp_tf")
+@tf.keras.utils.register_keras_serializable(package="smddp_tf")
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """BatchNormalization over the batches of all ranks, with one reduction forward, one backward.
 

@@ -2,15 +2,16 @@
 
 import functools
 import sys
+import textwrap
 
 import launcher
 import pytest
 
 
 @functools.cache
-def _why_not(python: str) -> str:
-    """Why TensorFlow cannot be imported by that Python; "" if it can."""
-    code, output, _ = launcher.run_command([python, "-c", "import tensorflow"], timeout=120)
+def _why_not(python: str, modules="tensorflow") -> str:
+    """Why modules cannot be imported by that Python; "" if they can."""
+    code, output, _ = launcher.run_command([python, "-c", f"import {modules}"], timeout=120)
     lines = output.strip().splitlines() or ["no output"]
     return "" if code == 0 else lines[-1]
 
@@ -32,3 +33,42 @@ def python(request):
 def job(tmp_path):
     """run_ranks(body, ranks, ...) in a folder of this test."""
     return lambda body, ranks, **options: launcher.run_ranks(body, ranks, tmp_path, **options)
+
+
+LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
+KERASES = {"keras3": ("tf2.21", {}), "tf_keras": ("tf2.21", LEGACY), "keras2": ("tf2.15", {})}
+
+
+class KerasJob:
+    """Runs bodies with `hvd` = smddp_tf.keras and `keras` = the Keras of this environment."""
+
+    PRELUDE = f"""
+import sys
+sys.path.insert(0, {str(launcher.ROOT / "tests/multirank")!r})
+import smddp_tf.keras as hvd
+keras = tf.keras
+"""
+
+    def __init__(self, name, tmp_path):
+        python, self.env = KERASES[name]
+        self.name, self.python, self.tmp_path = name, PYTHONS[python], tmp_path
+
+    def __call__(self, body, ranks, **options):
+        return launcher.run_ranks(
+            self.PRELUDE + textwrap.dedent(body),
+            ranks,
+            self.tmp_path,
+            python=self.python,
+            env=self.env,
+            **options,
+        )
+
+
+@pytest.fixture(params=list(KERASES))
+def keras_job(request, tmp_path):
+    """A KerasJob for Keras 3, for tf_keras on the same TensorFlow, and for Keras 2."""
+    run = KerasJob(request.param, tmp_path)
+    reason = _why_not(run.python, "tensorflow, tf_keras" if run.env else "tensorflow")
+    if reason:
+        pytest.skip(f"{request.param} is not here: {reason}")
+    return run
