@@ -27,6 +27,15 @@ class Distribution:
         self._reduced = False
         self._warned = False
 
+    def fresh(self) -> "Distribution":
+        """One like this, for a copy of the optimizer; local variables are to be named anew."""
+        return Distribution(
+            self.options,
+            passes=self.passes,
+            average_passes=self.average_passes,
+            scale_local=self.scale_local,
+        )
+
     def register_local_var(self, variable) -> None:
         """This variable's gradients stay local."""
         self._local.add(_reduce.identity(variable))

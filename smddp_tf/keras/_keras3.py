@@ -12,6 +12,7 @@ is made after we were called, its class is hooked; it minds wrapped optimizers o
 """
 
 import functools
+import pickle
 
 from smddp_tf import _collectives, _native
 from smddp_tf._ops import Min
@@ -77,6 +78,24 @@ class _ClipGradients(_Hook):
         return self.original(grads)
 
 
+class _DeepCopy(_Hook):
+    """Keras 3 copies optimizers by saving them, which would leave a copy that reduces nothing."""
+
+    method = "__deepcopy__"
+
+    def __call__(self, memo):
+        del memo
+        copied = pickle.loads(pickle.dumps(self.optimizer))
+        _set_hooks(copied, self.distribution.fresh())
+        return copied
+
+
+def _set_hooks(optimizer, distribution) -> None:
+    for kind in (_Apply, _BackendApplyGradients, _ClipGradients, _DeepCopy):
+        setattr(optimizer, kind.method, kind(optimizer, distribution))
+    setattr(optimizer, _distribution.ATTRIBUTE, distribution)
+
+
 def _hook_loss_scaling(kind: type) -> None:
     if hasattr(kind, "_smddp_hooked"):
         return
@@ -138,6 +157,5 @@ def install(optimizer, distribution) -> None:
                 "the first time); wrap it when it is made"
             )
         optimizer.gradient_accumulation_steps = distribution.passes
-    for kind in (_Apply, _BackendApplyGradients, _ClipGradients):
-        setattr(optimizer, kind.method, kind(optimizer, distribution))
+    _set_hooks(optimizer, distribution)
     _hook_loss_scaling(keras.optimizers.LossScaleOptimizer)

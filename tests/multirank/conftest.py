@@ -53,6 +53,10 @@ keras = tf.keras
         python, self.env = KERASES[name]
         self.name, self.python, self.tmp_path = name, PYTHONS[python], tmp_path
 
+    def why_not(self, modules) -> str:
+        """Why modules cannot be imported here; "" if they can."""
+        return _why_not(self.python, modules)
+
     def __call__(self, body, ranks, **options):
         return launcher.run_ranks(
             self.PRELUDE + textwrap.dedent(body),

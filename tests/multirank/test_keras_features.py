@@ -1,0 +1,413 @@
+"""Callbacks, loops, layers and refusals of smddp_tf.keras, through mpirun."""
+
+import textwrap
+
+import pytest
+
+LOOPS = """
+import copy, keras_modes
+keras_modes.keras.utils.set_random_seed(1)
+x = tf.constant(np.random.RandomState(0).randn(size * 4, 3).astype("float32"))
+own = x[rank::size]
+def loss_of(w, rows):
+    return tf.reduce_mean(tf.square(tf.linalg.matvec(rows, w) - 1.0))
+def sgd():
+    return keras.optimizers.SGD(0.1, momentum=0.5)
+def train(optimizer, rows, wrap=lambda f: f):
+    w = tf.Variable([0.1, 0.2, 0.3], name="w")
+    @wrap
+    def step():
+        with tf.GradientTape() as tape:
+            loss = loss_of(w, rows)
+        optimizer.apply_gradients([(tape.gradient(loss, w), w)])
+    for _ in range(6):
+        step()
+    return w.numpy()
+want = train(sgd(), x)
+jit = lambda f: tf.function(f, jit_compile=True)
+for wrap in (lambda f: f, tf.function, jit):
+    optimizer = sgd()
+    assert hvd.DistributedOptimizer(optimizer) is optimizer
+    got = train(optimizer, own, wrap)
+    # 6 steps at rate 0.1, gradients of about 1, an ulp or two each
+    assert np.abs(got - want).max() < 1e-6, (got, want)
+if keras_modes.KERAS3:  # others cannot be copied at all
+    copied = copy.deepcopy(hvd.DistributedOptimizer(sgd()))
+    assert np.abs(train(copied, own) - want).max() < 1e-6
+restored = type(optimizer).from_config(optimizer.get_config())
+assert not np.allclose(train(restored, own), want), "a plain optimizer reduced"
+# A layer whose gradients stay local.
+local, shared = tf.Variable(1.0), tf.Variable(1.0)
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+optimizer.register_local_var(local)
+one = tf.constant(rank + 1.0)
+optimizer.apply_gradients([(one, local), (one, shared)])
+assert np.allclose(local, 1 - (rank + 1) / size) and np.allclose(shared, 1 - (size + 1) / 2)
+layer, other = keras.layers.Dense(1), keras.layers.Dense(1)
+layer.build((None, 2)), other.build((None, 2))
+optimizer = hvd.PartialDistributedOptimizer(
+    keras.optimizers.SGD(1.0), local_layers=layer, scale_local_gradients=False)
+before = [layer.kernel.numpy().copy(), other.kernel.numpy().copy()]
+grads = [tf.fill([2, 1], rank + 1.0)] * 2
+optimizer.apply_gradients(zip(grads, [layer.kernel, other.kernel]))
+assert np.allclose(layer.kernel, before[0] - (rank + 1))
+assert np.allclose(other.kernel, before[1] - (size + 1) / 2)
+# Two models and two optimizers in one step, in a function.
+def gan(generator_optimizer, discriminator_optimizer, rows):
+    keras.utils.set_random_seed(5)
+    g = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    d = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    @tf.function
+    def step():
+        with tf.GradientTape() as gt, tf.GradientTape() as dt:
+            fake, real = d(g(rows)), d(rows)
+            d_loss = tf.reduce_mean(tf.square(real - 1) + tf.square(fake))
+            g_loss = tf.reduce_mean(tf.square(fake - 1))
+        dv, gv = d.trainable_variables, g.trainable_variables
+        d_grads, g_grads = dt.gradient(d_loss, dv), gt.gradient(g_loss, gv)
+        discriminator_optimizer.apply_gradients(zip(d_grads, dv))
+        generator_optimizer.apply_gradients(zip(g_grads, gv))
+    for _ in range(8):
+        step()
+    return g.get_weights() + d.get_weights()
+want = gan(sgd(), sgd(), x)
+got = gan(hvd.DistributedOptimizer(sgd()), hvd.DistributedOptimizer(sgd()), own)
+for a, b in zip(got, want):
+    assert np.abs(a - b).max() < 2e-6, (a, b)
+report(done=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_custom_loops(keras_job, ranks):
+    """apply_gradients in loops; copies; local variables; a GAN."""
+    keras_job(LOOPS, ranks).check(ranks)
+
+
+REFUSALS = """
+import warnings, keras_modes
+def refused(error, text, *args, **kwargs):
+    try:
+        hvd.DistributedOptimizer(*args, **kwargs)
+    except error as caught:
+        assert text in str(caught), caught
+    else:
+        raise SystemExit(f"accepted: {args} {kwargs}")
+sgd = keras.optimizers.SGD
+wrapped = hvd.DistributedOptimizer(sgd(0.1))
+refused(ValueError, "distributed already", wrapped)
+refused(TypeError, "'local_layers': it belongs to PartialDistributedOptimizer",
+        sgd(0.1), local_layers=[])
+refused(TypeError, "no argument 'nonsense'", sgd(0.1), nonsense=1)
+refused(TypeError, "takes an optimizer object", "adam")
+refused(ValueError, "needs op=Average", sgd(0.1), op=hvd.Sum, gradient_predivide_factor=2.0)
+refused(ValueError, "not >= 1", sgd(0.1), backward_passes_per_step=0)
+refused(ValueError, "give num_groups or groups", sgd(0.1), num_groups=2, groups=[[]])
+# A step with local gradients is noticed, once.
+optimizer, w = hvd.DistributedOptimizer(sgd(0.1)), tf.Variable(1.0)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for _ in range(3):
+        if hasattr(sgd, "aggregate_gradients"):
+            optimizer.apply_gradients([(tf.constant(1.0), w)], skip_gradients_aggregation=True)
+        else:
+            sgd.apply(optimizer, [tf.constant(1.0)], [w])
+    found = [str(w.message) for w in caught if "were not reduced" in str(w.message)]
+    assert len(found) == 1, found
+# fit() with an optimizer that is not distributed is noticed, and one that is, is not.
+for distribute, expected in ((False, 1), (True, 0)):
+    mode = keras_modes.Mode()
+    optimizer = hvd.DistributedOptimizer(mode.optimizer()) if distribute else mode.optimizer()
+    model = mode.make(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mode.fit(model, keras_modes.own_part(), 12,
+                 [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    found = [w for w in caught if "reduced no gradients" in str(w.message)]
+    assert len(found) == expected, (distribute, [str(w.message) for w in caught])
+# Ranks whose models differ are told, and the job goes on.
+keras.utils.set_random_seed(1)
+model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2 + rank)])
+model.compile(hvd.DistributedOptimizer(sgd(0.1)), "mse")
+try:
+    model.fit(tf.ones([4, 3]), tf.ones([4, 2 + rank]), verbose=0)
+    raise SystemExit("different models were trained together")
+except tf.errors.FailedPreconditionError as error:
+    assert "[3, 2]" in error.message and "[3, 3]" in error.message, error.message
+assert int(hvd.allreduce(tf.constant(1), op=hvd.Sum)) == size
+try:
+    hvd.callbacks.BroadcastGlobalVariablesCallback(size)
+    raise SystemExit("a root out of range was accepted")
+except ValueError as error:
+    assert "out of range" in str(error)
+report(done=True)
+hvd.shutdown()
+refused(ValueError, "init()", sgd(0.1))
+"""
+
+
+def test_refusals_and_warnings(keras_job):
+    """Misuse is refused or warned about, by name, on every rank."""
+    keras_job(REFUSALS, 2).check(2)
+
+
+CALLBACKS = """
+import keras_modes
+C = hvd.callbacks
+class Record(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.rates, self.logs, self.velocities = [], [], []
+    def on_train_batch_end(self, batch, logs=None):
+        self.rates.append(float(tf.convert_to_tensor(self.model.optimizer.learning_rate)))
+    def on_epoch_end(self, epoch, logs=None):
+        self.logs.append({k: float(v) for k, v in logs.items()})
+mode = keras_modes.Mode()
+def fit(callbacks, epochs=4, optimizer=None, validate=False, **compiled):
+    optimizer = optimizer or hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * size))
+    keras.utils.set_random_seed(rank)
+    model = mode.model()
+    model.compile(optimizer, mode_loss, metrics=["accuracy"], **compiled)
+    rows = keras_modes.own_part()
+    x, y = keras_modes.X[rows], keras_modes.Y[rows]
+    validation = (x[:10], y[:10]) if validate else None
+    return model, model.fit(x, y, batch_size=24 // size, epochs=epochs, verbose=0, shuffle=False,
+                            validation_data=validation, callbacks=callbacks)
+mode_loss = keras_modes.loss_object()
+# Metrics are the same everywhere, and the checkpoint sees them.
+record = Record()
+best = str(OUT / "best.keras")
+seen = []
+only_zero = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(epoch))
+model, history = fit([
+    C.BroadcastGlobalVariablesCallback(0), C.MetricAverageCallback(),
+    C.LearningRateWarmupCallback(0.1 * size, warmup_epochs=2, verbose=1), record,
+    C.BestModelCheckpoint(monitor="val_loss", filepath=best), C.RankZero(only_zero),
+], validate=True)
+assert len(hvd.allgather_object(str(record.logs))) == size
+assert len(set(hvd.allgather_object(str(record.logs)))) == 1
+assert {"loss", "accuracy", "val_loss", "val_accuracy", "lr"} <= set(record.logs[0])
+assert [h for h in history.history["loss"]] == [l["loss"] for l in record.logs]
+assert len(seen) == (4 if rank == 0 else 0)
+hvd.barrier()
+import os
+assert os.path.exists(best)
+# The ramp: from 0.1 to 0.1 * size over 12 batches, then flat.
+steps = 6 * 2
+want = [0.1 * (1 + (i + 1) / steps * (size - 1) * 1.0) for i in range(steps)]
+assert np.allclose(record.rates[:steps], want, rtol=1e-5), (record.rates[:steps], want)
+assert np.allclose(record.rates[steps:], 0.1 * size)
+# A staircase, and momentum that goes with it: one batch of zero gradient moves by m * ratio * v.
+record = Record()
+model, _ = fit([C.BroadcastGlobalVariablesCallback(0),
+                C.LearningRateScheduleCallback(0.2, lambda epoch: 0.5 ** epoch), record])
+assert np.allclose(record.rates, np.repeat([0.2, 0.1, 0.05, 0.025], 6), rtol=1e-5), record.rates
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.2, momentum=0.9))
+model, _ = fit([C.BroadcastGlobalVariablesCallback(0)], optimizer=optimizer, epochs=1)
+callback = C.LearningRateScheduleCallback(0.2, 0.5)
+callback.set_model(model), callback.on_epoch_begin(0)
+velocity = optimizer.momentums[0]
+before = velocity.numpy().copy()
+callback.on_train_batch_begin(0)
+assert np.allclose(velocity.numpy(), before * 0.5) and np.abs(before).max() > 0
+# All ranks stop together, on the average.
+class Pretend(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        # Rank 0 improves for ever; on the average it gets worse from epoch 2 on.
+        logs["val_loss"] = -epoch * 1.0 if rank == 0 else (0.0 if epoch < 2 else 5.0 * epoch)
+model, history = fit([C.BroadcastGlobalVariablesCallback(0), Pretend(),
+                      C.EarlyStopping("val_loss", patience=1, mode="min")], epochs=9)
+assert len(history.epoch) == 3, history.epoch
+class StopOne(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = rank == size - 1 and epoch == 1
+model, history = fit([StopOne(), C.EarlyStopping("loss", patience=50)], epochs=9)
+assert len(history.epoch) == 2, history.epoch
+# A schedule in the optimizer cannot be overruled.
+try:
+    schedule = keras_modes.schedule()
+    fit([C.LearningRateWarmupCallback(0.1)],
+        optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(schedule)))
+    raise SystemExit("a schedule was overruled")
+except ValueError as error:
+    assert "schedule" in str(error)
+report(done=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_callbacks(keras_job, ranks):
+    """Equal metrics, warm-up, schedules, momentum, checkpoints and stopping together."""
+    keras_job(CALLBACKS, ranks).check(ranks)
+
+
+BATCH_NORM = """
+keras.utils.set_random_seed(0)
+def check(shape, parts, mask=None, wrap=lambda f: f):
+    options = {} if not hasattr(keras.layers.BatchNormalization, "_fused_batch_norm") \\
+        else {"fused": False}
+    plain, sync = keras.layers.BatchNormalization(**options), hvd.SyncBatchNormalization()
+    whole = tf.constant(np.random.RandomState(0).randn(sum(parts), *shape).astype("float32") + 50)
+    weight = tf.constant(np.random.RandomState(1).randn(sum(parts), *shape).astype("float32"))
+    begin = sum(parts[:rank])
+    rows = slice(begin, begin + parts[rank])
+    plain.build(whole.shape), sync.build(whole.shape)
+    def run(layer, x, w):
+        @wrap
+        def compute():
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = layer(x, training=True)
+                loss = tf.reduce_sum(y * w)
+            return y, *tape.gradient(loss, [x, layer.gamma, layer.beta])
+        return compute()
+    want = run(plain, whole, weight)
+    got = run(sync, whole[rows], weight[rows])
+    # Inputs of size 50 are centred: 2^-23 * 50 / 1, a few times; gradients sum up some 100 terms.
+    assert np.allclose(got[0], want[0][rows], atol=5e-5), np.abs(got[0] - want[0][rows]).max()
+    assert np.allclose(got[1], want[1][rows], atol=5e-5)
+    for mine, theirs in zip(got[2:], want[2:]):
+        total = hvd.allreduce(mine, op=hvd.Sum)
+        assert np.allclose(total, theirs, atol=1e-3), (total, theirs)
+    assert np.allclose(sync.moving_mean, plain.moving_mean, atol=1e-5)
+    assert np.allclose(sync.moving_variance, plain.moving_variance, atol=1e-5)
+even, uneven = [4] * size, [3 + 2 * r for r in range(size)]
+for wrap in (lambda f: f, tf.function, lambda f: tf.function(f, jit_compile=True)):
+    check((3,), even, wrap=wrap)
+    check((4, 4, 3), even, wrap=wrap)
+check((3,), uneven)
+check((3,), [0] + [5] * (size - 1))
+try:
+    hvd.SyncBatchNormalization(fused=True)
+    raise SystemExit("fused was accepted")
+except ValueError as error:
+    assert "fused" in str(error)
+report(done=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sync_batch_normalization(keras_job, ranks):
+    """Outputs, gradients and moving averages are those of the joined batch."""
+    keras_job(BATCH_NORM, ranks).check(ranks)
+
+
+SHARD = """
+def elements(dataset):
+    return [int(e) for e in dataset]
+for n in (size, 10, 11, 12):
+    known = tf.data.Dataset.range(n)
+    unknown = known.filter(lambda e: True)
+    for dataset in (known, unknown):
+        dropped = hvd.allgather_object(elements(hvd.shard(dataset)))
+        assert [len(d) for d in dropped] == [n // size] * size
+        assert sorted(sum(dropped, [])) == list(range(n - n % size))
+        repeated = hvd.allgather_object(elements(hvd.shard(dataset, uneven="repeat")))
+        assert [len(d) for d in repeated] == [-(-n // size)] * size
+        assert set(sum(repeated, [])) == set(range(n))
+    x, y = hvd.shard((np.arange(n), np.arange(n) * 2))
+    assert len(x) == n // size and (y == 2 * x).all()
+    x = hvd.shard(tf.range(n), uneven="repeat")
+    assert len(x) == -(-n // size)
+pairs = tf.data.Dataset.range(9).map(lambda e: {"a": e, "b": (e, e * 2)}).filter(lambda e: True)
+for element in hvd.shard(pairs):
+    assert int(element["b"][1]) == 2 * int(element["a"])
+assert elements(hvd.shard(tf.data.Dataset.range(5).repeat()).take(2))[0] == rank
+for bad in (lambda: hvd.shard(tf.data.Dataset.range(1)), lambda: hvd.shard(np.arange(1)),
+            lambda: hvd.shard(np.arange(9), uneven="x"),
+            lambda: hvd.shard((np.arange(3), np.arange(4)))):
+    try:
+        bad()
+        raise SystemExit("accepted")
+    except ValueError:
+        pass
+report(done=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shard(keras_job, ranks):
+    """Every rank gets the same number of elements, and none is lost that need not be."""
+    keras_job(SHARD, ranks).check(ranks)
+
+
+V1 = """
+import keras_modes
+v1 = tf.compat.v1
+x = np.random.RandomState(0).randn(size * 4, 3).astype("float32")
+def train(distribute, rows, by_hand):
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=tf.ones([3]), use_resource=True)
+        loss = tf.reduce_mean(tf.square(tf.linalg.matvec(tf.constant(rows), w) - 1.0))
+        optimizer = v1.train.MomentumOptimizer(0.1, 0.5)
+        if distribute:
+            optimizer = hvd.DistributedOptimizer(optimizer)
+        if by_hand:
+            op = optimizer.apply_gradients([(tf.gradients(loss, w)[0], w)])
+        else:
+            op = optimizer.minimize(loss)
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for _ in range(5):
+                session.run(op)
+            return session.run(w)
+want = train(False, x, False)
+for by_hand in (False, True):
+    got = train(True, x[rank::size], by_hand)
+    assert np.abs(got - want).max() < 1e-6, (got, want)
+# Eagerly, with a loss that is a function.
+w = tf.Variable(tf.ones([3]))
+optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(0.1, 0.5))
+for _ in range(5):
+    rows = tf.constant(x[rank::size])
+    optimizer.minimize(lambda: tf.reduce_mean(tf.square(tf.linalg.matvec(rows, w) - 1.0)), var_list=[w])
+assert np.abs(w.numpy() - want).max() < 1e-6
+report(done=True)
+"""
+
+
+def test_tf1_optimizers(keras_job):
+    """tf.compat.v1 optimizers, in graphs and eagerly."""
+    keras_job(V1, 2).check(2)
+
+
+ADDONS = """
+import os, types, keras_modes
+if os.environ.get("TF_USE_LEGACY_KERAS"):
+    # Addons look for Keras's engine where Keras 2 had it.
+    import tf_keras.src.engine.base_layer, tf_keras.src.engine.keras_tensor
+    sys.modules["keras.src.engine"] = sys.modules["tf_keras.src.engine"]
+    import keras
+    for name in [n for n in sys.modules if n.startswith("tf_keras.src.engine.")]:
+        sys.modules[name.removeprefix("tf_")] = sys.modules[name]
+    keras = tf.keras
+import warnings
+warnings.simplefilter("ignore")
+import tensorflow_addons as tfa
+o = tfa.optimizers
+def averaged(kind):
+    return lambda: kind(keras.optimizers.legacy.SGD(0.1, momentum=0.5))
+CASES = {
+    "LAMB": lambda: o.LAMB(0.01), "NovoGrad": lambda: o.NovoGrad(0.01),
+    "LazyAdam": lambda: o.LazyAdam(0.01), "AdamW": lambda: o.AdamW(0.01, 0.01),
+    "SGDW": lambda: o.SGDW(0.01, 0.1, momentum=0.5),
+    "MovingAverage": averaged(o.MovingAverage), "SWA": averaged(o.SWA),
+    "Lookahead": averaged(o.Lookahead), "RectifiedAdam": lambda: o.RectifiedAdam(0.01),
+    "Yogi": lambda: o.Yogi(0.01),
+}
+differences = {}
+for name, make in CASES.items():
+    differences[name] = keras_modes.Mode(make, tolerance=keras_modes.ADAM_TOLERANCE).check(name)
+report(differences=differences)
+"""
+
+
+def test_tensorflow_addons(keras_job):
+    """LAMB and nine others of tensorflow-addons 0.23."""
+    if keras_job.name == "keras3":
+        pytest.skip("tensorflow-addons does not import under Keras 3")
+    reason = keras_job.why_not("typeguard, importlib.util as u; u.find_spec('tensorflow_addons').x")
+    if "'x'" not in reason:
+        pytest.skip(f"tensorflow-addons is not here: {reason}")
+    results = keras_job(textwrap.dedent(ADDONS), 2).check(2)
+    assert len(results[0]["differences"]) == 10
