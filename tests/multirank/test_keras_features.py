@@ -360,7 +360,8 @@ w = tf.Variable(tf.ones([3]))
 optimizer = hvd.DistributedOptimizer(v1.train.MomentumOptimizer(0.1, 0.5))
 for _ in range(5):
     rows = tf.constant(x[rank::size])
-    optimizer.minimize(lambda: tf.reduce_mean(tf.square(tf.linalg.matvec(rows, w) - 1.0)), var_list=[w])
+    loss = lambda: tf.reduce_mean(tf.square(tf.linalg.matvec(rows, w) - 1.0))
+    optimizer.minimize(loss, var_list=[w])
 assert np.abs(w.numpy() - want).max() < 1e-6
 report(done=True)
 """

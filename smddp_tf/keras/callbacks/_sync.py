@@ -21,6 +21,11 @@ def _optimizers_of(model) -> list:
     return found
 
 
+def _has_variables(model) -> bool:
+    """Whether all of the model's variables exist; a model without call() is never built itself."""
+    return model.built or (bool(model.layers) and all(layer.built for layer in model.layers))
+
+
 def _zeros_like_spec(tensor):
     """A batch of one zero element with the shape of a batch; unknown sizes become 1."""
     if not isinstance(tensor, tf.Tensor):
@@ -54,7 +59,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def set_model(self, model):
         """Prepares a model that its first batch will build."""
         super().set_model(model)
-        if not model.built and not self.done and _runtime.size() > 1:
+        if not _has_variables(model) and not self.done and _runtime.size() > 1:
             self._build_at_first_step(model)
 
     def _build_at_first_step(self, model) -> None:
@@ -70,7 +75,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _build_with_zeros(self, model, data) -> None:
         inputs = data[0] if isinstance(data, (list, tuple)) else data
-        if not model.built:
+        if not _has_variables(model):
             try:
                 model(tf.nest.map_structure(_zeros_like_spec, inputs), training=False)
             except Exception as error:
@@ -84,7 +89,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs=None):
         """Broadcasts, if the variables are there."""
         del logs
-        if not self.done and self.model.built:
+        if not self.done and _has_variables(self.model):
             self._synchronize(self.model)
 
     def _synchronize(self, model) -> None:
