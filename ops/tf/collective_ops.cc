@@ -1,6 +1,7 @@
 // The collectives that a user calls by hand: stateful, so TensorFlow keeps them in program order,
 // and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
 // pool; that cannot deadlock, since every rank runs these ops in the same order.
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -55,9 +56,10 @@ int ExchangeParts(const Attributes& attributes, const std::vector<int64_t>& dims
 }
 
 // Empty if the parts fit together; otherwise the same sentence on every rank.
-std::string CheckParts(const std::vector<Part>& parts, const std::string& name) {
+std::string CheckParts(const std::vector<Part>& parts, const std::vector<int32_t>& ranks,
+                       const std::string& name) {
   auto show = [&](size_t r) {
-    return "rank " + std::to_string(r) + " has " + std::to_string(parts[r].ndim) +
+    return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r].ndim) +
            " dimensions and " + std::to_string(parts[r].row_elements) + " elements a row";
   };
   for (size_t r = 1; r < parts.size(); ++r) {
@@ -70,11 +72,11 @@ std::string CheckParts(const std::vector<Part>& parts, const std::string& name) 
 
 void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  int size = smddp_size();
-  if (size < 1) {
-    return FailOp(context, SMDDP_NOT_INITIALIZED,
-                  "smddp_tf has not been initialized; call smddp_tf.init() first");
-  }
+  int set = static_cast<int>(attributes.process_set);
+  // Of a set that is not there nothing can be exchanged, and smddp_run says why.
+  int size = std::max(1, smddp_process_set_ranks(set, nullptr, 0));
+  std::vector<int32_t> ranks(size);
+  smddp_process_set_ranks(set, ranks.data(), size);
   ScopedStatus status;
   TF_Tensor* in = nullptr;
   TF_GetInput(context, 0, &in, status);
@@ -82,7 +84,7 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   std::vector<int64_t> dims = Dims(in);
   std::vector<Part> parts(size);
   int code = ExchangeParts(attributes, dims, &parts);
-  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, attributes.name) : "";
+  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, ranks, attributes.name) : "";
   if (code != SMDDP_OK || !mismatch.empty()) {
     TF_DeleteTensor(in);
     return code != SMDDP_OK ? FailOp(context, code, smddp_last_error())
