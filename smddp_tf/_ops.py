@@ -35,19 +35,37 @@ def _placed():
         last[:] = [created[-1].op if isinstance(created[-1], tf.Tensor) else created[-1]]
 
 
+def _emit(kind: str, process_set: int, **arguments):
+    """Emits the op. Sets but the global one have ops of their own: ops/tf/collective_ops.cc."""
+    op = getattr(_ops, f"smddp_{kind}_on_set" if process_set else f"smddp_{kind}")
+    return op(process_set=process_set, **arguments)
+
+
+def _gradient_of(op: str):
+    """Registers the gradient of an op and of its counterpart for sets."""
+
+    def register(function):
+        for name in (op, op + "OnSet"):
+            tf.RegisterGradient(name)(function)
+        return function
+
+    return register
+
+
 def allreduce(
     tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
 ) -> list:
     """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
     if not _xla.inside_jit():
         with _placed() as created:
-            outputs = _ops.smddp_allreduce(
+            outputs = _emit(
+                "allreduce",
+                process_set,
                 tensors=tensors,
                 reduce_op=int(op),
                 prescale=prescale,
                 postscale=postscale,
                 tensor_name=name,
-                process_set=process_set,
             )
             created.extend(outputs)
         return outputs
@@ -80,7 +98,7 @@ def _allreduce_gradient(upstream, op, prescale, postscale, name, process_set) ->
     return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
 
 
-@tf.RegisterGradient("SmddpAllreduce")
+@_gradient_of("SmddpAllreduce")
 def _(node, *upstream):
     return _allreduce_gradient(
         list(upstream),
@@ -96,8 +114,8 @@ def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list
     """Gives every rank of the set the root's tensors."""
     if not _xla.inside_jit():
         with _placed() as created:
-            outputs = _ops.smddp_broadcast(
-                tensors=tensors, root_rank=root, tensor_name=name, process_set=process_set
+            outputs = _emit(
+                "broadcast", process_set, tensors=tensors, root_rank=root, tensor_name=name
             )
             created.extend(outputs)
         return outputs
@@ -122,7 +140,7 @@ def _broadcast_gradient(upstream, root, name, process_set) -> list:
     return summed if _runtime.rank() == root else [tf.zeros_like(grad) for grad in summed]
 
 
-@tf.RegisterGradient("SmddpBroadcast")
+@_gradient_of("SmddpBroadcast")
 def _(node, *upstream):
     root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
     return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
@@ -133,14 +151,14 @@ def allgather(tensor, name: str, process_set: int = 0):
     if _xla.inside_jit():
         _xla.refuse("allgather")
     with _placed() as created:
-        output = _ops.smddp_allgather(tensor=tensor, tensor_name=name, process_set=process_set)
+        output = _emit("allgather", process_set, tensor=tensor, tensor_name=name)
         created.append(output)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     return output
 
 
-@tf.RegisterGradient("SmddpAllgather")
+@_gradient_of("SmddpAllgather")
 def _(node, upstream):
     name = node.get_attr("tensor_name").decode() + ".grad"
     process_set = node.get_attr("process_set")
@@ -158,7 +176,7 @@ def barrier(name: str, process_set: int = 0):
     if _xla.inside_jit():
         _xla.refuse("barrier")
     with _placed() as created:
-        done = _ops.smddp_barrier(tensor_name=name, process_set=process_set)
+        done = _emit("barrier", process_set, tensor_name=name)
         if done is not None:
             created.append(done)
     return done
@@ -223,5 +241,5 @@ def plan_end(run, tokens: list, process_set: int = 0) -> None:
             created.append(done)
 
 
-for _op in ("SmddpBarrier", "SmddpPlanBegin", "SmddpPlanEnd"):
+for _op in ("SmddpBarrier", "SmddpBarrierOnSet", "SmddpPlanBegin", "SmddpPlanEnd"):
     tf.no_gradient(_op)

@@ -313,8 +313,8 @@ def check_process_set(process_set) -> int:
     size()
     if not isinstance(process_set, ProcessSet):
         raise ValueError(  # noqa: TRY004
-            f"process_set={process_set!r} is not a ProcessSet; add_process_set([0, 1]) returns one, "
-            "and without process_set= all ranks take part"
+            f"process_set={process_set!r} is not a ProcessSet, as add_process_set([0, 1]) returns "
+            "one; without process_set= all ranks take part"
         )
     if process_set.process_set_id is None:
         raise ValueError(
