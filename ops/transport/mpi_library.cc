@@ -28,6 +28,9 @@ const char* Env(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
+// An init that failed after this leaves MPI running for the next one.
+bool we_began_mpi = false;
+
 // ../lib of each ancestor process's program: the launcher's own installation.
 void AddLauncherDirs(std::vector<std::string>* dirs) {
   pid_t pid = ::getppid();
@@ -185,7 +188,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
                                  std::to_string(error) + "; is this process launched by " +
                                  LauncherName(launch.launcher) + "'s own mpirun?"};
     }
-    own_init_ = true;
+    we_began_mpi = true;
   }
   query_thread_(&thread_level_);
   set_errhandler_(world_, errors_return_);
@@ -205,7 +208,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
 
 void MpiLibrary::Finalize() {
   int flag = 0;
-  if (!own_init_ || finalized_(&flag) != 0 || flag) return;
+  if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
 }

@@ -80,7 +80,6 @@ class MpiLibrary {
   int (*library_version_)(char*, int*);
 
   bool open_mpi_ = false;
-  bool own_init_ = false;
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
   MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;
