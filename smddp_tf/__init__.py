@@ -8,6 +8,7 @@ import importlib
 from smddp_tf._compression import Compression
 from smddp_tf._runtime import (
     ProcessSet,
+    add_process_set,
     ccl_built,
     cross_rank,
     cross_size,
@@ -26,6 +27,7 @@ from smddp_tf._runtime import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    remove_process_set,
     rocm_built,
     shutdown,
     size,
@@ -58,6 +60,7 @@ __all__ = [
     "Compression",
     "ProcessSet",
     "__version__",
+    "add_process_set",
     "ccl_built",
     "cross_rank",
     "cross_size",
@@ -76,6 +79,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

@@ -45,15 +45,20 @@ def check_dtype(tensor, accepted, what: str) -> None:
         )
 
 
-def check_root(root_rank: int) -> int:
-    """Refuses a root that is no rank of the job.
+def check_root(root_rank: int, process_set=_runtime.global_process_set) -> int:
+    """Refuses a root (a rank of the job) that is not in the process set.
 
     Raises:
-      ValueError: the root is out of range.
+      ValueError: it is not.
     """
     if not 0 <= int(root_rank) < _runtime.size():
         last = _runtime.size() - 1
         raise ValueError(f"root_rank={root_rank} is out of range: the ranks are 0 to {last}")
+    if process_set.process_set_id != 0 and int(root_rank) not in process_set.ranks:
+        raise ValueError(
+            f"root_rank={root_rank} is not in {process_set!r}; it is the rank in the job, not the "
+            "one in the set"
+        )
     return int(root_rank)
 
 
@@ -61,12 +66,14 @@ def _scaled(tensor, factor: float):
     return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
 
 
-def _reduce_dense(tensors: list, op: int, prescale: float, postscale: float, name: str) -> list:
+def _reduce_dense(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set
+) -> list:
     """Reduces tensors of any dtypes, one op for each dtype."""
     if op not in (Average, Sum) and prescale != 1.0:
         # Only sums may be scaled afterwards instead.
         tensors, prescale = [_scaled(tensor, prescale) for tensor in tensors], 1.0
-    if _runtime.size() == 1:
+    if process_set.size() == 1:
         return [_scaled(tensor, prescale * postscale) for tensor in tensors]
     results: list = [None] * len(tensors)
     by_dtype: dict = {}
@@ -74,15 +81,14 @@ def _reduce_dense(tensors: list, op: int, prescale: float, postscale: float, nam
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     for indices in by_dtype.values():
         group = [tensors[i] for i in indices]
-        for i, result in zip(
-            indices, _ops.allreduce(group, op, prescale, postscale, name), strict=True
-        ):
+        reduced = _ops.allreduce(group, op, prescale, postscale, name, process_set.process_set_id)
+        for i, result in zip(indices, reduced, strict=True):
             results[i] = result
     return results
 
 
-def allreduce_slices(slices, op: int, name: str):
-    """Reduces sparse values by gathering rows and indices of all ranks.
+def allreduce_slices(slices, op: int, name: str, process_set):
+    """Reduces sparse values by gathering rows and indices of the set's ranks.
 
     Raises:
       NotImplementedError: op is neither Sum nor Average.
@@ -92,13 +98,14 @@ def allreduce_slices(slices, op: int, name: str):
             f"tf.IndexedSlices cannot be reduced with op={_ops.OP_NAMES[op]}; use Sum or Average, "
             "or densify with tf.convert_to_tensor"
         )
-    if _runtime.size() == 1:
+    if process_set.size() == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
-    values = _ops.allgather(slices.values, name + ".values")
-    indices = _ops.allgather(slices.indices, name + ".indices")
+    number = process_set.process_set_id
+    values = _ops.allgather(slices.values, name + ".values", number)
+    indices = _ops.allgather(slices.indices, name + ".indices", number)
     if op == Average:
-        values = values / tf.cast(_runtime.size(), values.dtype)
+        values = values / tf.cast(process_set.size(), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
@@ -130,14 +137,14 @@ def allreduce(
       prescale_factor: multiplies the input.
       postscale_factor: multiplies the result.
       name: for messages; must be the same on all ranks.
-      process_set: the global one.
+      process_set: the ranks that take part; this rank must be one of them.
       ignore_name_scope: accepted for old scripts.
 
     Returns:
       A tensor of the input's shape and dtype, bitwise the same on every rank.
 
     Raises:
-      ValueError: before init(), or arguments contradict each other.
+      ValueError: before init(), arguments contradict each other, or this rank is not in the set.
       TypeError: a dtype that cannot be reduced.
       tf.errors.FailedPreconditionError: the ranks do not agree.
       tf.errors.UnknownError: a rank died.
@@ -150,11 +157,12 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        return allreduce_slices(tensor, op, name)
+        return allreduce_slices(tensor, op, name, process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
     packed, context = compression.compress(tensor)
-    result = _reduce_dense([packed], op, float(prescale_factor), float(postscale_factor), name)[0]
+    scales = float(prescale_factor), float(postscale_factor)
+    result = _reduce_dense([packed], op, *scales, name, process_set)[0]
     return compression.decompress(result, context)
 
 
@@ -189,9 +197,8 @@ def grouped_allreduce(
     for tensor in tensors:
         check_dtype(tensor, REDUCIBLE, "allreduce")
     packed = [compression.compress(tensor) for tensor in tensors]
-    results = _reduce_dense(
-        [tensor for tensor, _ in packed], op, float(prescale_factor), float(postscale_factor), name
-    )
+    scales = float(prescale_factor), float(postscale_factor)
+    results = _reduce_dense([tensor for tensor, _ in packed], op, *scales, name, process_set)
     return [
         compression.decompress(result, context)
         for result, (_, context) in zip(results, packed, strict=True)
@@ -206,7 +213,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.g
         one row. bool, int16 and uint16 are taken besides allreduce's dtypes.
       name: for messages; must be the same on all ranks.
       ignore_name_scope: accepted for old scripts.
-      process_set: the global one.
+      process_set: the ranks that take part; this rank must be one of them.
 
     Returns:
       A tensor whose first dimension is the sum of the ranks'.
@@ -218,9 +225,9 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.g
     _runtime.check_process_set(process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, MOVABLE, "allgather")
-    if _runtime.size() == 1:
+    if process_set.size() == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return _ops.allgather(tensor, name or "allgather")
+    return _ops.allgather(tensor, name or "allgather", process_set.process_set_id)
 
 
 def broadcast(
@@ -234,29 +241,30 @@ def broadcast(
 
     Args:
       tensor: of the same shape and dtype on all ranks; dtypes as allgather().
-      root_rank: the rank whose value all get.
+      root_rank: the rank whose value all get: its number in the job, not in the set.
       name: for messages; must be the same on all ranks.
       ignore_name_scope: accepted for old scripts.
-      process_set: the global one.
+      process_set: the ranks that take part; this rank must be one of them.
 
     Returns:
       A tensor of the input's shape and dtype.
 
     Raises:
-      ValueError: root_rank is no rank.
+      ValueError: root_rank is not in the set.
       TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
     """
     del ignore_name_scope
     _runtime.check_process_set(process_set)
-    root_rank = check_root(root_rank)
+    root_rank = check_root(root_rank, process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, MOVABLE, "broadcast")
-    if _runtime.size() == 1:
+    if process_set.size() == 1:
         return tf.identity(tensor)
-    return _ops.broadcast([tensor], root_rank, name or "broadcast")[0]
+    number = process_set.process_set_id
+    return _ops.broadcast([tensor], root_rank, name or "broadcast", number)[0]
 
 
 def barrier(process_set=_runtime.global_process_set, name=None):
-    """Returns when every rank has called it."""
-    _runtime.check_process_set(process_set)
-    return None if _runtime.size() == 1 else _ops.barrier(name or "barrier")
+    """Returns when every rank of the set has called it."""
+    number = _runtime.check_process_set(process_set)
+    return None if process_set.size() == 1 else _ops.barrier(name or "barrier", number)

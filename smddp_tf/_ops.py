@@ -1,6 +1,7 @@
 """One typed function for each TensorFlow op, with its gradient and its XLA counterpart.
 
-All tensors of a call have one dtype. The ops run on the CPU.
+All tensors of a call have one dtype. The ops run on the CPU. `process_set` is the set's number, and
+`root` a rank of the job, whatever the set.
 """
 
 import contextlib
@@ -34,11 +35,32 @@ def _placed():
         last[:] = [created[-1].op if isinstance(created[-1], tf.Tensor) else created[-1]]
 
 
-def allreduce(tensors: list, op: int, prescale: float, postscale: float, name: str) -> list:
-    """Reduces a list of tensors of one dtype over all ranks, each with its peers' counterpart."""
+def _emit(kind: str, process_set: int, **arguments):
+    """Emits the op. Sets but the global one have ops of their own: ops/tf/collective_ops.cc."""
+    op = getattr(_ops, f"smddp_{kind}_on_set" if process_set else f"smddp_{kind}")
+    return op(process_set=process_set, **arguments)
+
+
+def _gradient_of(op: str):
+    """Registers the gradient of an op and of its counterpart for sets."""
+
+    def register(function):
+        for name in (op, op + "OnSet"):
+            tf.RegisterGradient(name)(function)
+        return function
+
+    return register
+
+
+def allreduce(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+) -> list:
+    """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
     if not _xla.inside_jit():
         with _placed() as created:
-            outputs = _ops.smddp_allreduce(
+            outputs = _emit(
+                "allreduce",
+                process_set,
                 tensors=tensors,
                 reduce_op=int(op),
                 prescale=prescale,
@@ -50,26 +72,33 @@ def allreduce(tensors: list, op: int, prescale: float, postscale: float, name: s
 
     @tf.custom_gradient
     def call(*inputs):
-        scales = {"prescale": prescale, "postscale": postscale}
-        results = _xla.call("allreduce", list(inputs), op=op, name=name, **scales)
+        results = _xla.call(
+            "allreduce",
+            list(inputs),
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+            process_set=process_set,
+        )
 
         def grad(*upstream):
-            return _allreduce_gradient(list(upstream), op, prescale, postscale, name)
+            return _allreduce_gradient(list(upstream), op, prescale, postscale, name, process_set)
 
         return results, grad
 
     return list(call(*tensors))
 
 
-def _allreduce_gradient(upstream, op, prescale, postscale, name) -> list:
+def _allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
     if op not in (Average, Sum):
         raise LookupError(
             f"allreduce with op={OP_NAMES[op]} has no gradient; only Sum and Average have one"
         )
-    return allreduce(upstream, op, prescale, postscale, name + ".grad")
+    return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
 
 
-@tf.RegisterGradient("SmddpAllreduce")
+@_gradient_of("SmddpAllreduce")
 def _(node, *upstream):
     return _allreduce_gradient(
         list(upstream),
@@ -77,73 +106,83 @@ def _(node, *upstream):
         node.get_attr("prescale"),
         node.get_attr("postscale"),
         node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
     )
 
 
-def broadcast(tensors: list, root: int, name: str) -> list:
-    """Gives every rank the root's tensors."""
+def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
+    """Gives every rank of the set the root's tensors."""
     if not _xla.inside_jit():
         with _placed() as created:
-            outputs = _ops.smddp_broadcast(tensors=tensors, root_rank=root, tensor_name=name)
+            outputs = _emit(
+                "broadcast", process_set, tensors=tensors, root_rank=root, tensor_name=name
+            )
             created.extend(outputs)
         return outputs
 
     @tf.custom_gradient
     def call(*inputs):
-        results = _xla.call("broadcast", list(inputs), root=root, name=name)
-        return results, lambda *upstream: _broadcast_gradient(list(upstream), root, name)
+        results = _xla.call(
+            "broadcast", list(inputs), root=root, name=name, process_set=process_set
+        )
+
+        def grad(*upstream):
+            return _broadcast_gradient(list(upstream), root, name, process_set)
+
+        return results, grad
 
     return list(call(*tensors))
 
 
-def _broadcast_gradient(upstream, root, name) -> list:
+def _broadcast_gradient(upstream, root, name, process_set) -> list:
     """The root's value went everywhere, so all gradients meet there; other inputs went nowhere."""
-    summed = allreduce(upstream, Sum, 1.0, 1.0, name + ".grad")
+    summed = allreduce(upstream, Sum, 1.0, 1.0, name + ".grad", process_set)
     return summed if _runtime.rank() == root else [tf.zeros_like(grad) for grad in summed]
 
 
-@tf.RegisterGradient("SmddpBroadcast")
+@_gradient_of("SmddpBroadcast")
 def _(node, *upstream):
     root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
-    return _broadcast_gradient(list(upstream), root, name)
+    return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
 
 
-def allgather(tensor, name: str):
-    """Joins the ranks' tensors along their first dimension, which may differ by rank."""
+def allgather(tensor, name: str, process_set: int = 0):
+    """Joins the set's tensors along their first dimension, which may differ by rank."""
     if _xla.inside_jit():
         _xla.refuse("allgather")
     with _placed() as created:
-        output = _ops.smddp_allgather(tensor=tensor, tensor_name=name)
+        output = _emit("allgather", process_set, tensor=tensor, tensor_name=name)
         created.append(output)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     return output
 
 
-@tf.RegisterGradient("SmddpAllgather")
+@_gradient_of("SmddpAllgather")
 def _(node, upstream):
     name = node.get_attr("tensor_name").decode() + ".grad"
+    process_set = node.get_attr("process_set")
     tensor = node.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
-    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows")
-    summed = allreduce([upstream], Sum, 1.0, 1.0, name)[0]
-    begin = tf.reduce_sum(all_rows[: _runtime.rank()])
+    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
+    summed = allreduce([upstream], Sum, 1.0, 1.0, name, process_set)[0]
+    begin = tf.reduce_sum(all_rows[: _runtime.rank_in(process_set)])
     own = summed[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
 
 
-def barrier(name: str):
-    """Returns when every rank has come here."""
+def barrier(name: str, process_set: int = 0):
+    """Returns when every rank of the set has come here."""
     if _xla.inside_jit():
         _xla.refuse("barrier")
     with _placed() as created:
-        done = _ops.smddp_barrier(tensor_name=name)
+        done = _emit("barrier", process_set, tensor_name=name)
         if done is not None:
             created.append(done)
     return done
 
 
-def plan_begin(plan, name: str):
+def plan_begin(plan, name: str, process_set: int = 0):
     """Opens a run of a plan; returns its number, which every bucket takes."""
     with _placed() as created:
         run = _ops.smddp_plan_begin(
@@ -151,12 +190,22 @@ def plan_begin(plan, name: str):
             fingerprint=plan.fingerprint,
             description=plan.description,
             num_buckets=len(plan.buckets),
+            process_set=process_set,
         )
         created.append(run)
     return run
 
 
-def plan_bucket(run, tensors, bucket: int, op: int, prescale: float, postscale: float, name: str):
+def plan_bucket(
+    run,
+    tensors,
+    bucket: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+    name: str,
+    process_set: int = 0,
+):
     """Reduces one bucket as soon as its tensors exist. Returns (outputs, token for plan_end)."""
     with tf.device("/cpu:0"):
         return _ops.smddp_plan_bucket(
@@ -167,6 +216,7 @@ def plan_bucket(run, tensors, bucket: int, op: int, prescale: float, postscale: 
             prescale=prescale,
             postscale=postscale,
             tensor_name=f"{name}.{bucket}",
+            process_set=process_set,
         )
 
 
@@ -178,17 +228,18 @@ def _(node, *upstream):
         node.get_attr("prescale"),
         node.get_attr("postscale"),
         node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
     )
     return [None, *grads]
 
 
-def plan_end(run, tokens: list) -> None:
+def plan_end(run, tokens: list, process_set: int = 0) -> None:
     """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
     with _placed() as created:
-        done = _ops.smddp_plan_end(run=run, tokens=tokens)
+        done = _ops.smddp_plan_end(run=run, tokens=tokens, process_set=process_set)
         if done is not None:
             created.append(done)
 
 
-for _op in ("SmddpBarrier", "SmddpPlanBegin", "SmddpPlanEnd"):
+for _op in ("SmddpBarrier", "SmddpBarrierOnSet", "SmddpPlanBegin", "SmddpPlanEnd"):
     tf.no_gradient(_op)

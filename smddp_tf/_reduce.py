@@ -26,7 +26,7 @@ class ReduceOptions:
     num_groups: int = 0
     groups: Sequence | None = None
     name: str = "gradients"
-    process_set: object = _runtime.global_process_set
+    process_set: _runtime.ProcessSet = _runtime.global_process_set
 
     def __post_init__(self) -> None:
         _collectives.resolve_op(None, self.op)
@@ -41,16 +41,12 @@ class ReduceOptions:
         if self.num_groups and self.groups is not None:
             raise ValueError("give num_groups or groups, not both")
 
-    def set_size(self) -> int:
-        """The number of ranks that take part."""
-        return self.process_set.size()
-
     def scales(self) -> tuple:
         """(op, prescale, postscale) of the collective."""
         if self.gradient_predivide_factor == 1.0:
             return self.op, 1.0, 1.0
         factor = self.gradient_predivide_factor
-        return Sum, 1.0 / factor, factor / _runtime.size()
+        return Sum, 1.0 / factor, factor / self.process_set.size()
 
 
 def source_name(source, index: int) -> str:
@@ -101,22 +97,24 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
     )
     results = list(grads)
     if _xla.inside_jit():
-        return _reduce_in_jit(results, specs, op, prescale, postscale, options.name)
-    run = _ops.plan_begin(plan, options.name)
+        return _reduce_in_jit(results, specs, options)
+    number = options.process_set.process_set_id
+    run = _ops.plan_begin(plan, options.name, number)
     tokens = []
     for bucket, indices in enumerate(plan.buckets):
         outputs, token = _ops.plan_bucket(
-            run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name
+            run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name, number
         )
         tokens.append(token)
         for i, output in zip(indices, outputs, strict=True):
             results[i] = output
-    _ops.plan_end(run, tokens)
+    _ops.plan_end(run, tokens, number)
     return results
 
 
-def _reduce_in_jit(grads, specs, op, prescale, postscale, name) -> list:
+def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
     """One call for each dtype: XLA has no overlap to gain from buckets."""
+    number = options.process_set.process_set_id
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
         if spec.kind == "sparse":
@@ -125,14 +123,14 @@ def _reduce_in_jit(grads, specs, op, prescale, postscale, name) -> list:
             by_dtype.setdefault(spec.dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         group = [grads[i] for i in indices]
-        outputs = _ops.allreduce(group, op, prescale, postscale, f"{name}.{dtype}")
+        outputs = _ops.allreduce(group, *options.scales(), f"{options.name}.{dtype}", number)
         for i, output in zip(indices, outputs, strict=True):
             grads[i] = output
     return grads
 
 
 def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
-    """Reduces a list of gradients over all ranks.
+    """Reduces a list of gradients over the ranks of options.process_set.
 
     Args:
       grads: tensors, tf.IndexedSlices or None, in the order of the sources.
@@ -146,7 +144,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
       tf.errors.FailedPreconditionError: the ranks' gradients differ in number, kind, shape, dtype
         or options; the message names the gradient.
     """
-    if _runtime.size() == 1:
+    if options.process_set.size() == 1:
         return list(grads)
     grads = [
         tf.convert_to_tensor(grad)
@@ -167,7 +165,9 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     reduced = _reduce_dense(packed, specs, options, _group_indices(options, sources))
     for i, grad in enumerate(reduced):
         if isinstance(grad, tf.IndexedSlices):
-            reduced[i] = _collectives.allreduce_slices(grad, options.op, f"{options.name}.{i}")
+            reduced[i] = _collectives.allreduce_slices(
+                grad, options.op, f"{options.name}.{i}", options.process_set
+            )
         elif grad is not None:
             reduced[i] = options.compression.decompress(grad, contexts[i])
     return reduced
@@ -205,5 +205,5 @@ def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, sca
         results[i] = grad
     for i, source in enumerate(sources):
         if scale and identity(source) in local and results[i] is not None:
-            results[i] = _divided(results[i], options.set_size())
+            results[i] = _divided(results[i], options.process_set.size())
     return results

@@ -80,7 +80,7 @@ class _Distribution:
         del use_generic_names
         unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
         grads = self._inner.gradient(target, sources, output_gradients, unconnected)
-        if _runtime.size() == 1:
+        if self._options.process_set.size() == 1:
             return grads
         flat_sources = tf.nest.flatten(sources)
         flat_grads = self._flatten(grads, flat_sources)
@@ -145,7 +145,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         this after it.
       num_groups: > 0: reduce in so many groups instead of buckets by size.
       groups: a list of lists of variables that are reduced together.
-      process_set: the global one.
+      process_set: the ranks whose gradients are reduced; this rank must be one of them.
       scale_local_gradients: divide the gradients of registered local sources by size().
 
     Returns:
@@ -167,6 +167,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         num_groups=num_groups,
         groups=groups,
         name="DistributedGradientTape",
+        process_set=process_set,
     )
     base = type(gradtape)
     if isinstance(gradtape, _Distribution):

@@ -25,22 +25,22 @@ def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_proc
 
     Args:
       variables: a list of tf.Variable or Keras variables, the same on all ranks.
-      root_rank: the rank whose values all get.
+      root_rank: the rank whose values all get: its number in the job, not in the set.
       name: for messages; must be the same on all ranks.
-      process_set: the global one.
+      process_set: the ranks that take part; this rank must be one of them.
 
     Returns:
       The variables. In a tf.function the assignments happen when it runs.
 
     Raises:
-      ValueError: root_rank is no rank.
+      ValueError: root_rank is not in the set.
       TypeError: a variable's dtype cannot be sent.
       tf.errors.FailedPreconditionError and others: as allreduce().
     """
-    _runtime.check_process_set(process_set)
-    root_rank = _collectives.check_root(root_rank)
+    number = _runtime.check_process_set(process_set)
+    root_rank = _collectives.check_root(root_rank, process_set)
     variables = list(variables)
-    if _runtime.size() == 1 or not variables:
+    if process_set.size() == 1 or not variables:
         return variables
     payloads = [_payload(variable) for variable in variables]
     by_dtype: dict = {}
@@ -48,7 +48,8 @@ def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_proc
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         group = [payloads[i] for i in indices]
-        received = _ops.broadcast(group, root_rank, f"{name or 'broadcast_variables'}.{dtype.name}")
+        title = f"{name or 'broadcast_variables'}.{dtype.name}"
+        received = _ops.broadcast(group, root_rank, title, number)
         for i, value in zip(indices, received, strict=True):
             wanted = tf.as_dtype(variables[i].dtype).base_dtype
             variables[i].assign(value if value.dtype == wanted else tf.bitcast(value, wanted))
@@ -93,24 +94,25 @@ def broadcast_object(
 
     Args:
       obj: anything that pickle takes; only the root's is looked at.
-      root_rank: the rank whose object all get.
+      root_rank: the rank whose object all get: its number in the job, not in the set.
       session: accepted for old scripts.
       name: for messages; must be the same on all ranks.
-      process_set: the global one.
+      process_set: the ranks that take part; this rank must be one of them.
 
     Returns:
       The root's object (on the root, obj itself).
     """
     del session
     _runtime.check_process_set(process_set)
-    root_rank = _collectives.check_root(root_rank)
-    if _runtime.size() == 1:
+    root_rank = _collectives.check_root(root_rank, process_set)
+    if process_set.size() == 1:
         return obj
     name = name or "broadcast_object"
     own = pickle.dumps(obj) if _runtime.rank() == root_rank else b""
-    length = int(_collectives.broadcast(tf.constant(len(own), tf.int64), root_rank, name + ".size"))
+    size = tf.constant(len(own), tf.int64)
+    length = int(_collectives.broadcast(size, root_rank, name + ".size", process_set=process_set))
     data = tf.io.decode_raw(own, tf.uint8) if own else tf.zeros([length], tf.uint8)
-    received = _collectives.broadcast(data, root_rank, name)
+    received = _collectives.broadcast(data, root_rank, name, process_set=process_set)
     return obj if _runtime.rank() == root_rank else pickle.loads(received.numpy().tobytes())
 
 
@@ -126,17 +128,18 @@ def broadcast_object_fn(
 
 
 def allgather_object(obj, session=None, name=None, process_set=_runtime.global_process_set):
-    """Returns the list of all ranks' objects, in rank order. Each must be what pickle takes."""
+    """Returns the list of the set's objects, in rank order. Each must be what pickle takes."""
     del session
     _runtime.check_process_set(process_set)
-    if _runtime.size() == 1:
+    if process_set.size() == 1:
         return [obj]
     name = name or "allgather_object"
     own = tf.io.decode_raw(pickle.dumps(obj), tf.uint8)
-    sizes = _collectives.allgather(tf.shape(own, out_type=tf.int64), name + ".sizes").numpy()
-    data = _collectives.allgather(own, name).numpy().tobytes()
+    own_size = tf.shape(own, out_type=tf.int64)
+    sizes = _collectives.allgather(own_size, name + ".sizes", process_set=process_set)
+    data = _collectives.allgather(own, name, process_set=process_set).numpy().tobytes()
     objects, at = [], 0
-    for size in sizes:
+    for size in sizes.numpy():
         objects.append(pickle.loads(data[at : at + int(size)]))
         at += int(size)
     return objects

@@ -43,7 +43,17 @@ def _shape_text(tensor) -> str:
     return "x".join(str(dim) for dim in tensor.shape.as_list())
 
 
-def call(kind: str, tensors: list, *, op=1, root=0, prescale=1.0, postscale=1.0, name="") -> list:
+def call(
+    kind: str,
+    tensors: list,
+    *,
+    op=1,
+    root=0,
+    prescale=1.0,
+    postscale=1.0,
+    name="",
+    process_set=0,
+) -> list:
     """Emits one custom call for tensors of one dtype; results have the inputs' shapes."""
     problem = _native.register_xla()
     if problem:
@@ -57,7 +67,7 @@ def call(kind: str, tensors: list, *, op=1, root=0, prescale=1.0, postscale=1.0,
         "root": int(root),
         "prescale": repr(float(prescale)),
         "postscale": repr(float(postscale)),
-        "process_set": 0,
+        "process_set": int(process_set),
         "name": quote(name, safe=""),
         "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
     }

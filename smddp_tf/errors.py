@@ -17,5 +17,9 @@ class LibraryError(ImportError):
     """A native library is missing, does not load, or is of another version."""
 
 
+class JobError(RuntimeError):
+    """A rank died or did not come while process sets were changed; the message says who."""
+
+
 class InitError(RuntimeError):
     """``init()`` could not connect the ranks; the message says why and what to do."""

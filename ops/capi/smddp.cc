@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "core/log.h"
 #include "engine/communicator.h"
@@ -16,6 +18,7 @@ using namespace smddp;  // the C functions of this file are the only users
 
 struct smddp_plan {
   std::shared_ptr<const PlanInfo> info;
+  int process_set;
 };
 
 namespace {
@@ -59,21 +62,19 @@ Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
   if (dtype == nullptr) {
     return Refuse("TensorFlow dtype number " + std::to_string(in.dtype) + " is not supported");
   }
-  if (in.process_set != 0) {
-    return Refuse("process set " + std::to_string(in.process_set) + " does not exist; 0 is all");
-  }
   out->kind = static_cast<Kind>(in.kind);
   if (out->kind == Kind::kAllreduce) {
     Status checked = CheckReduction(in, *dtype);
     if (!checked.ok()) return checked;
   }
-  if (out->kind == Kind::kBroadcast && (in.root < 0 || in.root >= topo.size)) {
-    return Refuse("root_rank " + std::to_string(in.root) + " is out of range; there are " +
-                  std::to_string(topo.size) + " ranks, 0 to " + std::to_string(topo.size - 1));
+  if (out->kind == Kind::kBroadcast && topo.RankOf(in.root) < 0) {
+    return Refuse("root_rank " + std::to_string(in.root) + " is not among the " +
+                  std::to_string(topo.size) + " ranks that take part");
   }
   out->dtype = dtype->dtype;
   out->op = static_cast<ReduceOp>(in.op);
   out->root = in.root;
+  out->process_set = in.process_set;
   out->prescale = in.prescale;
   out->postscale = in.postscale;
   out->name = in.name != nullptr ? in.name : "";
@@ -89,15 +90,24 @@ Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
   return {};
 }
 
-Status RunRequest(const smddp_request& in) {
+// Null, and *why.
+std::shared_ptr<RankSet> FindSet(int number, Status* why) {
   Communicator* comm = communicator;
-  if (comm == nullptr) return NotInitialized();
-  Request request;
-  Status status = Convert(in, comm->topology(), &request);
-  return status.ok() ? comm->Run(std::move(request)) : status;
+  if (comm != nullptr) return comm->Find(number, why);
+  *why = NotInitialized();
+  return nullptr;
 }
 
-Status InitOnce() {
+Status RunRequest(const smddp_request& in) {
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(in.process_set, &status);
+  if (set == nullptr) return status;
+  Request request;
+  status = Convert(in, set->topology(), &request);
+  return status.ok() ? set->Run(std::move(request)) : status;
+}
+
+Status InitOnce(const std::vector<int>& ranks) {
   std::lock_guard<std::mutex> lock(init_mutex);
   if (communicator != nullptr) return {};
   Config config;
@@ -106,10 +116,11 @@ Status InitOnce() {
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
   auto world = std::make_unique<World>();
-  status = ConnectWorld(config, world.get());
+  std::unique_ptr<Connection> everybody;
+  status = ConnectJob(config, ranks, world.get(), &everybody);
   if (!status.ok()) return status;
-  SetLogRank(world->topology.size > 1 ? world->topology.rank : -1);
-  auto comm = std::make_unique<Communicator>(std::move(world));
+  SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
+  auto comm = std::make_unique<Communicator>(std::move(world), std::move(everybody));
   status = comm->Start();
   if (!status.ok()) return status;
   communicator = comm.release();
@@ -127,7 +138,11 @@ int FromTopology(Fn&& fn) {
 
 }  // namespace
 
-int smddp_init(void) { return Return(InitOnce()); }
+int smddp_init(void) { return Return(InitOnce({})); }
+
+int smddp_init_ranks(const int32_t* ranks, int n) {
+  return Return(InitOnce(std::vector<int>(ranks, ranks + n)));
+}
 
 int smddp_shutdown(int failed) {
   std::lock_guard<std::mutex> lock(init_mutex);
@@ -171,6 +186,32 @@ int smddp_stats_json(char* buffer, size_t n) {
   return static_cast<int>(text.size());
 }
 
+int smddp_process_set_add(const int32_t* ranks, int n, int* process_set) {
+  Communicator* comm = communicator;
+  if (comm == nullptr) return Return(NotInitialized());
+  std::vector<int> sorted(ranks, ranks + n);
+  std::sort(sorted.begin(), sorted.end());
+  return Return(comm->AddSet(sorted, process_set));
+}
+
+int smddp_process_set_remove(int process_set) {
+  Communicator* comm = communicator;
+  return Return(comm == nullptr ? NotInitialized() : comm->RemoveSet(process_set));
+}
+
+int smddp_process_set_ranks(int process_set, int32_t* ranks, int n) {
+  Communicator* comm = communicator;
+  if (comm == nullptr) return -1;
+  std::vector<int> members = comm->RanksOf(process_set);
+  std::copy_n(members.begin(), std::min(n, static_cast<int>(members.size())), ranks);
+  return members.empty() ? -1 : static_cast<int>(members.size());
+}
+
+int smddp_agree(const char* text) {
+  Communicator* comm = communicator;
+  return Return(comm == nullptr ? NotInitialized() : comm->Agree(text));
+}
+
 int smddp_run(const smddp_request* request) { return Return(RunRequest(*request)); }
 
 int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op, double prescale,
@@ -193,39 +234,40 @@ int smddp_barrier(const char* name) {
   return smddp_run(&request);
 }
 
-smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text,
-                           int num_buckets) {
+smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text, int num_buckets,
+                           int process_set) {
   auto info = std::make_shared<PlanInfo>();
   info->fingerprint = static_cast<uint64_t>(fingerprint);
   info->name = name;
   info->text = std::make_shared<const std::string>(text);
   info->num_buckets = num_buckets;
-  return new smddp_plan{std::move(info)};
+  return new smddp_plan{std::move(info), process_set};
 }
 
 void smddp_plan_delete(smddp_plan* plan) { delete plan; }
 
 int smddp_plan_begin(const smddp_plan* plan, int64_t* run) {
-  Communicator* comm = communicator;
-  if (comm == nullptr) return Return(NotInitialized());
-  *run = comm->BeginPlan(plan->info);
-  return SMDDP_OK;
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(plan->process_set, &status);
+  if (set != nullptr) *run = set->BeginPlan(plan->info);
+  return Return(status);
 }
 
 void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request, smddp_done done,
                        void* argument) {
-  Communicator* comm = communicator;
-  Status status = comm == nullptr ? NotInitialized() : Status();
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
   auto operation = std::make_unique<Operation>();
-  if (status.ok()) status = Convert(*request, comm->topology(), &operation->request);
+  if (set != nullptr) status = Convert(*request, set->topology(), &operation->request);
   operation->done = [done, argument](const Status& result) {
     done(argument, static_cast<int>(result.code()), result.message().c_str());
   };
   if (!status.ok()) return operation->done(status);
-  comm->SubmitBucket(run, bucket, std::move(operation));
+  set->SubmitBucket(run, bucket, std::move(operation));
 }
 
-int smddp_plan_end(int64_t run) {
-  Communicator* comm = communicator;
-  return comm == nullptr ? Return(NotInitialized()) : Return(comm->EndPlan(run));
+int smddp_plan_end(int process_set, int64_t run) {
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(process_set, &status);
+  return Return(set == nullptr ? status : set->EndPlan(run));
 }

@@ -27,6 +27,9 @@ enum {
 // ---- the job ------------------------------------------------------------------------------------
 
 SMDDP_EXPORT int smddp_init(void);  // idempotent
+// The job is these ranks of the launcher's, renumbered in this order; one that is not listed is a
+// job of its own.
+SMDDP_EXPORT int smddp_init_ranks(const int32_t* ranks, int n);
 // failed != 0: this process ends because of an error, so MPI is not finalized. Idempotent.
 SMDDP_EXPORT int smddp_shutdown(int failed);
 SMDDP_EXPORT int smddp_is_initialized(void);
@@ -44,6 +47,18 @@ SMDDP_EXPORT const char* smddp_last_error(void);
 // Counters as JSON, cut to n bytes with the terminating zero. Returns the length it would take.
 SMDDP_EXPORT int smddp_stats_json(char* buffer, size_t n);
 
+// ---- process sets; number 0 is all ranks
+// ---------------------------------------------------------
+
+// Collective over all ranks of the job, and fail on all alike. Numbers are never used again.
+SMDDP_EXPORT int smddp_process_set_add(const int32_t* ranks, int n, int* process_set);
+SMDDP_EXPORT int smddp_process_set_remove(int process_set);
+// The set's ranks in the job, ascending, as many as n. Returns their number; -1: there is no such
+// set.
+SMDDP_EXPORT int smddp_process_set_ranks(int process_set, int32_t* ranks, int n);
+// Collective over all ranks: fails on all, with both sides, unless all give the same text.
+SMDDP_EXPORT int smddp_agree(const char* text);
+
 // ---- collectives --------------------------------------------------------------------------------
 
 typedef struct {
@@ -57,13 +72,14 @@ typedef struct {
   int32_t kind;   // 0 allreduce, 1 broadcast, 2 allgather, 3 barrier
   int32_t dtype;  // TensorFlow's DataType
   int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
-  int32_t root;
+  int32_t root;   // in the job, whatever the process set
   int32_t process_set;
   double prescale, postscale;
   const char* name;
   int32_t num_tensors;
   const smddp_tensor* tensors;
-  // Allgather: bytes of each rank's part, size() entries. The one tensor's `out` takes all parts.
+  // Allgather: bytes of each rank's part, one for each rank of the process set. The one tensor's
+  // `out` takes all parts.
   const int64_t* gather_bytes;
 } smddp_request;
 
@@ -80,7 +96,7 @@ SMDDP_EXPORT int smddp_barrier(const char* name);
 
 typedef struct smddp_plan smddp_plan;
 SMDDP_EXPORT smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text,
-                                        int num_buckets);
+                                        int num_buckets, int process_set);
 SMDDP_EXPORT void smddp_plan_delete(smddp_plan* plan);
 SMDDP_EXPORT int smddp_plan_begin(const smddp_plan* plan, int64_t* run);
 // Returns at once; `done` is called exactly once, perhaps before this returns, on some thread. The
@@ -88,7 +104,7 @@ SMDDP_EXPORT int smddp_plan_begin(const smddp_plan* plan, int64_t* run);
 typedef void (*smddp_done)(void* argument, int code, const char* message);
 SMDDP_EXPORT void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request,
                                     smddp_done done, void* argument);
-SMDDP_EXPORT int smddp_plan_end(int64_t run);
+SMDDP_EXPORT int smddp_plan_end(int process_set, int64_t run);
 
 #ifdef __cplusplus
 }  // extern "C"

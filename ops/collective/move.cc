@@ -15,9 +15,9 @@ size_t LargestPart(const Request& request) {
   return parts.empty() ? 0 : *std::max_element(parts.begin(), parts.end());
 }
 
-int LocalRank(const Topology& topo, int world_rank) {
+int LocalRank(const Topology& topo, int rank) {
   const auto& node = topo.nodes[topo.node];
-  return static_cast<int>(std::find(node.begin(), node.end(), world_rank) - node.begin());
+  return static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
 }
 
 void CopyInputToOutput(const Request& request) {
@@ -34,7 +34,7 @@ void CopyInputToOutput(const Request& request) {
 ShmBroadcast::ShmBroadcast(Lane* lane, const Request* request)
     : Pipeline(lane, request, Chunks(request->bytes(), lane->shm->chunk_bytes()), true),
       spans_(request->Spans()),
-      root_(LocalRank(topo_, request->root)) {}
+      root_(LocalRank(topo_, topo_.RankOf(request->root))) {}
 
 Range ShmBroadcast::Chunk(size_t i) const {
   size_t per_chunk = shm_->chunk_bytes() / spans_.element_size();
@@ -64,7 +64,7 @@ bool ShmBroadcast::Combine(size_t i) {
 }
 
 // Allgather: every rank stages its own part, chunk by chunk; everybody copies all parts out. The
-// request has one tensor; its `out` holds all parts in world-rank order.
+// request has one tensor; its `out` holds all parts in rank order.
 
 ShmAllgather::ShmAllgather(Lane* lane, const Request* request)
     : Pipeline(lane, request, Chunks(LargestPart(*request), lane->shm->chunk_bytes()), true) {}
@@ -97,7 +97,7 @@ bool WorldMove::StartNext(Status* status) {
   const TensorArg& tensor = request_->tensors[next_];
   if (request_->kind == Kind::kBroadcast) {
     size_t bytes = tensor.count() * Info(request_->dtype).size;
-    *status = lane_->world->StartBroadcast(tensor.out, bytes, request_->root);
+    *status = lane_->world->StartBroadcast(tensor.out, bytes, topo_.RankOf(request_->root));
   } else {
     std::vector<size_t> offsets;
     size_t offset = 0;
@@ -114,7 +114,8 @@ bool WorldMove::Conclude() {
   Status status;
   for (;;) {
     if (!started_) {
-      if (next_ == 0 && request_->kind == Kind::kBroadcast && request_->root == topo_.rank) {
+      if (next_ == 0 && request_->kind == Kind::kBroadcast &&
+          topo_.RankOf(request_->root) == topo_.rank) {
         CopyInputToOutput(*request_);
       }
       if (!StartNext(&status)) return true;

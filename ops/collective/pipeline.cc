@@ -189,13 +189,15 @@ bool Pipeline::MismatchInNode() {
     return true;
   }
   if (!reached(&LaneCell::detail_posted, report)) return false;
+  std::vector<int> ranks;
   std::vector<std::string> texts;
   for (int p = 0; p < shm_->size(); ++p) {
+    ranks.push_back(topo_.WorldRank(p));
     texts.emplace_back(shm_->cell(p).detail[lane_->index]);
   }
   lane_->mismatches = report;
   self.detail_read.store(report, std::memory_order_release);
-  Resume(topo_.nodes[topo_.node], texts);
+  Resume(ranks, texts);
   return true;
 }
 
@@ -216,13 +218,11 @@ bool Pipeline::MismatchAcrossNodes() {
     return true;
   }
   if (!done) return false;
-  std::vector<int> ranks;
   std::vector<std::string> texts;
   for (int r = 0; r < topo_.size; ++r) {
-    ranks.push_back(r);
     texts.emplace_back(texts_.data() + kWorldDetailBytes * r);
   }
-  Resume(ranks, texts);
+  Resume(topo_.world_ranks, texts);
   return true;
 }
 

@@ -89,6 +89,7 @@ std::string Request::Title() const {
   } else {
     out << KindName(kind) << " '" << name << "'";
   }
+  if (process_set != 0) out << " of process set " << process_set;
   return out.str();
 }
 

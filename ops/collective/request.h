@@ -28,11 +28,12 @@ struct Request {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kAverage;
   int root = 0;  // world rank
+  int process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
   std::string name;
   std::vector<TensorArg> tensors;
-  // Allgather: bytes that each world rank contributes; the output is laid out in rank order.
+  // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   std::vector<size_t> gather_bytes;
   // Gradient buckets: which plan, which of its runs and which bucket; `plan_text` has a line for
   // each gradient.

@@ -1,12 +1,16 @@
 // Who is where: pure rank arithmetic, no I/O.
 //
-// Ranks of one node can share memory. Within a node ranks are ordered by world rank (local_rank);
-// nodes are ordered by their lowest world rank (cross_rank).
+// A topology is of a set of ranks, of all or of some, numbered from 0 in the set. Messages and
+// `root_rank` have the number in the whole job instead, the world rank. Ranks of one node can share
+// memory. Within a node ranks are in ascending order (local_rank); nodes are ordered by their
+// lowest rank (cross_rank).
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <numeric>
+#include <utility>  // for move
 #include <vector>
 
 namespace smddp {
@@ -22,14 +26,21 @@ struct Topology {
   // Ranks that own a share of each chunk: the smallest local size, so that local rank j < owners
   // exists on every node and reduces its share with its peers j of the other nodes.
   int owners = 1;
-  std::vector<std::vector<int>> nodes;  // world ranks of each node, ascending
+  std::vector<std::vector<int>> nodes;  // ranks of each node, ascending
+  std::vector<int> world_ranks;         // of each rank, ascending
 
-  // keys[r] says which node rank r is on; equal keys share memory.
+  // keys[r] says which node rank r is on; equal keys share memory. No world_ranks: all ranks.
   template <typename Key>
-  static Topology FromKeys(int rank, const std::vector<Key>& keys) {
+  static Topology FromKeys(int rank, const std::vector<Key>& keys,
+                           std::vector<int> world_ranks = {}) {
     Topology topo;
     topo.rank = rank;
     topo.size = static_cast<int>(keys.size());
+    topo.world_ranks = std::move(world_ranks);
+    if (topo.world_ranks.empty()) {
+      topo.world_ranks.resize(keys.size());
+      std::iota(topo.world_ranks.begin(), topo.world_ranks.end(), 0);
+    }
     std::map<Key, int> index;
     for (int r = 0; r < topo.size; ++r) {
       auto [it, added] = index.emplace(keys[r], static_cast<int>(topo.nodes.size()));
@@ -51,7 +62,13 @@ struct Topology {
   }
 
   // The world rank of local rank `local` on this node.
-  int WorldRank(int local) const { return nodes[node][local]; }
+  int WorldRank(int local) const { return world_ranks[nodes[node][local]]; }
+  // The rank that has this world rank; -1: it is not in the set.
+  int RankOf(int world_rank) const {
+    auto it = std::lower_bound(world_ranks.begin(), world_ranks.end(), world_rank);
+    bool found = it != world_ranks.end() && *it == world_rank;
+    return found ? static_cast<int>(it - world_ranks.begin()) : -1;
+  }
 };
 
 // A range of elements or bytes.

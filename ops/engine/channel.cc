@@ -82,6 +82,12 @@ void Channel::Fail(const Status& failure) {
   Complete(&finished);
 }
 
+void Channel::Disconnect() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  lane_.cross.reset();
+  lane_.world.reset();
+}
+
 void Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
   std::lock_guard<std::mutex> lock(mutex_);

@@ -47,6 +47,8 @@ class Channel {
   bool Idle() const;
   // Completes every operation, now and from now on, with `failure`.
   void Fail(const Status& failure);
+  // After Fail, on all ranks in the same order: gives up the groups between nodes.
+  void Disconnect();
 
   // For the monitor: adds `seconds` to the waiting time of the operation at the front and, if
   // there is one, calls look(operation, missing world ranks).

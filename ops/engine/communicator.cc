@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <sstream>
+#include <utility>  // for move
 
 #include "core/log.h"
 #include "engine/monitor.h"
@@ -11,17 +13,13 @@
 namespace smddp {
 namespace {
 
-// Buckets up to this are advanced on the thread that brings them, for as long as the spin lasts;
-// larger ones go to the progress thread at once, so that the caller can go on with the backward
-// pass.
-constexpr size_t kInlineBytes = 256 << 10;
 constexpr double kDefaultSpinSeconds = 50e-6;
 
-double SpinSeconds(const World& world) {
-  int micros = world.config.spin_microseconds;
+double SpinSeconds(const Config& config, const Topology& topo) {
+  int micros = config.spin_microseconds;
   if (micros >= 0) return micros * 1e-6;
   long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
-  return world.topology.local_size <= cores ? kDefaultSpinSeconds : 0;
+  return topo.local_size <= cores ? kDefaultSpinSeconds : 0;
 }
 
 Selector MakeSelector(const Config& config) {
@@ -30,140 +28,233 @@ Selector MakeSelector(const Config& config) {
   return selector;
 }
 
+std::string Show(const std::vector<int>& ranks) {
+  std::string text = "[";
+  for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
+  return text + "]";
+}
+
 }  // namespace
 
-Communicator::Communicator(std::unique_ptr<World> world)
+Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody)
     : world_(std::move(world)),
       selector_(MakeSelector(world_->config)),
-      hand_(std::move(world_->lanes[0]), &selector_, &recorder_),
-      gradients_(std::move(world_->lanes[1]), &selector_, &recorder_),
-      plans_(&gradients_),
-      spin_seconds_(SpinSeconds(*world_)) {}
+      spin_seconds_(SpinSeconds(world_->config, everybody->topology)),
+      everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
+                                           spin_seconds_)) {}
 
 Communicator::~Communicator() = default;
 
 Status Communicator::Start() {
-  monitor_ = std::make_unique<Monitor>(this, world_.get());
+  monitor_ = std::make_unique<Monitor>(this, world_->config, *everybody_);
   Status status = monitor_->Start();
   if (!status.ok()) return status;
-  progress_ = std::thread([this] { ProgressLoop(); });
+  everybody_->StartProgress();
   return {};
 }
 
 void Communicator::Leave(bool failed) {
-  {
-    std::lock_guard<std::mutex> lock(progress_mutex_);
-    stopping_ = true;
-  }
-  progress_wanted_.notify_all();
-  world_->shm->RingSelf();
-  if (progress_.joinable()) progress_.join();
+  for (const auto& set : OwnSets()) set->StopProgress();
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   if (!failed && world_->mpi != nullptr) world_->mpi->Finalize();
 }
 
-Waiter Communicator::MakeWaiter() const {
-  return Waiter(world_->shm.get(), spin_seconds_, world_->topology.num_nodes > 1);
+// ---- process sets -------------------------------------------------------------------------------
+
+std::shared_ptr<RankSet> Communicator::Find(int number, Status* why) const {
+  // An alias of nothing: the set of all ranks lives as long as we do, and is not counted.
+  if (number == 0) return {std::shared_ptr<void>(), everybody_.get()};
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  auto it = sets_.find(number);
+  if (it == sets_.end()) {
+    *why = {Code::kUsage, "there is no process set " + std::to_string(number) +
+                              "; it was removed, or never added"};
+    return nullptr;
+  }
+  if (it->second.set == nullptr) {
+    *why = {Code::kUsage, "rank " + std::to_string(topology().rank) + " is not in process set " +
+                              std::to_string(number) + ", whose ranks are " +
+                              Show(it->second.ranks) + "; only they may use it"};
+  }
+  return it->second.set;
 }
 
-Status Communicator::Run(Request request) {
-  struct Result {
-    std::atomic<bool> done{false};
-    Status status;
-  } result;
-  auto operation = std::make_unique<Operation>();
-  operation->request = std::move(request);
-  operation->done = [&result](const Status& status) {
-    result.status = status;
-    result.done.store(true, std::memory_order_release);
+std::vector<int> Communicator::RanksOf(int number) const {
+  if (number == 0) return topology().world_ranks;
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  auto it = sets_.find(number);
+  return it == sets_.end() ? std::vector<int>() : it->second.ranks;
+}
+
+std::vector<std::shared_ptr<RankSet>> Communicator::OwnSets() const {
+  std::vector<std::shared_ptr<RankSet>> sets;
+  sets.emplace_back(std::shared_ptr<void>(), everybody_.get());
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  for (const auto& [number, entry] : sets_) {
+    if (entry.set != nullptr) sets.push_back(entry.set);
+  }
+  return sets;
+}
+
+Status Communicator::Gather(const void* own, const std::vector<size_t>& bytes, void* all) {
+  Request request;
+  request.kind = Kind::kAllgather;
+  request.dtype = DType::kUint8;
+  request.name = "process sets";
+  request.gather_bytes = bytes;
+  request.tensors = {{own, all, {static_cast<int64_t>(bytes[topology().rank])}}};
+  return everybody_->Run(std::move(request));
+}
+
+Status Communicator::Agree(const std::string& text) {
+  size_t size = static_cast<size_t>(topology().size), own = text.size();
+  std::vector<size_t> lengths(size);
+  Status status = Gather(&own, std::vector<size_t>(size, sizeof own), lengths.data());
+  if (!status.ok()) return status;
+  size_t total = 0;
+  for (size_t length : lengths) total += length;
+  std::string texts(total, '\0');
+  status = Gather(text.data(), lengths, &texts[0]);
+  if (!status.ok()) return status;
+  size_t at = 0;
+  for (size_t r = 0; r < size; at += lengths[r++]) {
+    if (texts.compare(at, lengths[r], texts, 0, lengths[0]) == 0) continue;
+    return {Code::kMismatch,
+            "Mismatched process sets: rank 0 has [" + texts.substr(0, lengths[0]) + "], rank " +
+                std::to_string(r) + " has [" + texts.substr(at, lengths[r]) +
+                "]. Every rank of the job, in the set or not, must add and remove the same process "
+                "sets in the same order. Nothing was changed; the job can go on."};
+  }
+  return {};
+}
+
+// The same on all ranks, since they have agreed on the list.
+Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
+  int size = topology().size;
+  std::string text = "process set " + Show(ranks);
+  if (ranks.empty()) return {Code::kUsage, text + " is empty; it takes at least one rank"};
+  if (ranks.front() < 0 || ranks.back() >= size) {
+    return {Code::kUsage, text + " is out of range: there are " + std::to_string(size) +
+                              " ranks, 0 to " + std::to_string(size - 1)};
+  }
+  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end()) {
+    return {Code::kUsage, text + " has a rank twice"};
+  }
+  if (static_cast<int>(ranks.size()) == size) {
+    return {Code::kUsage, text + " has all ranks; use global_process_set"};
+  }
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  for (const auto& [number, entry] : sets_) {
+    if (entry.ranks != ranks) continue;
+    return {Code::kUsage, text + " exists already, as number " + std::to_string(number) +
+                              "; use that one, or remove it first"};
+  }
+  return {};
+}
+
+Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
+  std::lock_guard<std::mutex> changing(changing_);
+  Status status = Agree("add_process_set(" + Show(ranks) + ")");
+  if (status.ok()) status = CheckNewSet(ranks);
+  if (!status.ok()) return status;
+  GatherBlocks gather = [this](const void* own, size_t bytes, void* all) {
+    return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
-  hand_.Enqueue(std::move(operation));
-  WaitOn(&hand_, result.done);
-  return result.status;
-}
-
-void Communicator::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
-  Waiter waiter = MakeWaiter();
-  auto done = [&] { return flag.load(std::memory_order_acquire); };
-  while (!done()) {
-    if (channel->Pump()) {
-      waiter.Reset();
-    } else if (!done()) {
-      waiter.Pause([&] { return channel->Pump() || done(); });
-    }
+  std::unique_ptr<Connection> connection;
+  status = ConnectSet(*world_, topology(), ranks, gather, &connection);
+  if (!status.ok()) return status;
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  if (failed_) return failure_;
+  std::shared_ptr<RankSet> set;
+  if (connection != nullptr) {
+    set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
+                                    spin_seconds_);
+    set->StartProgress();
   }
+  *number = next_number_++;
+  sets_[*number] = {ranks, std::move(set)};
+  return {};
 }
 
-void Communicator::WakeProgress() {
-  if (!progress_idle_) return;
-  std::lock_guard<std::mutex> lock(progress_mutex_);
-  progress_wanted_.notify_one();
+// All ranks learn whether one of them has something under way.
+Status Communicator::CheckRemoval(int number) {
+  Status ignored;  // a rank that is not in the set is idle there
+  std::shared_ptr<RankSet> set = Find(number, &ignored);
+  char busy = set != nullptr && !set->Idle();
+  std::vector<char> all(topology().size);
+  Status status = Gather(&busy, std::vector<size_t>(all.size(), 1), all.data());
+  if (!status.ok()) return status;
+  auto it = std::find(all.begin(), all.end(), 1);
+  if (it == all.end()) return {};
+  return {Code::kUsage, "process set " + std::to_string(number) + " cannot be removed: rank " +
+                            std::to_string(it - all.begin()) +
+                            " has a collective under way in it; let all of them end first"};
 }
 
-int64_t Communicator::BeginPlan(std::shared_ptr<const PlanInfo> info) {
-  int64_t run = plans_.Begin(std::move(info));
-  // A run without buckets, or the marker of one that was given up.
-  if (!gradients_.Idle()) WakeProgress();
-  return run;
-}
-
-void Communicator::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation) {
-  bool small = operation->request.bytes() <= kInlineBytes;
-  plans_.Arrive(run, bucket, std::move(operation));
-  if (small || failed_) {
-    double until = NowSeconds() + spin_seconds_;
-    bool moved = true;
-    while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
-    if (gradients_.Idle()) return;
+Status Communicator::RemoveSet(int number) {
+  std::lock_guard<std::mutex> changing(changing_);
+  std::string name = "process set " + std::to_string(number);
+  Status status = Agree("remove_process_set(" + std::to_string(number) + ")");
+  if (!status.ok()) return status;
+  if (number == 0 || RanksOf(number).empty()) {
+    return {Code::kUsage,
+            number == 0 ? "the global process set cannot be removed" : "there is no " + name};
   }
-  WakeProgress();
-}
-
-Status Communicator::EndPlan(int64_t run) {
-  std::shared_ptr<EmptyRun> empty = plans_.End(run);
-  if (empty == nullptr) return {};
-  WaitOn(&gradients_, empty->done);
-  return empty->status;
-}
-
-void Communicator::ProgressLoop() {
-  Waiter waiter = MakeWaiter();
-  while (!stopping_) {
-    if (gradients_.Idle()) {
-      waiter.Reset();
-      std::unique_lock<std::mutex> lock(progress_mutex_);
-      progress_idle_ = true;
-      progress_wanted_.wait(lock, [&] { return stopping_ || !gradients_.Idle(); });
-      progress_idle_ = false;
-      continue;
-    }
-    if (gradients_.Pump()) {
-      waiter.Reset();
-    } else {
-      waiter.Pause([&] { return gradients_.Pump() || gradients_.Idle() || stopping_; });
-    }
+  status = CheckRemoval(number);
+  if (!status.ok()) return status;
+  std::shared_ptr<RankSet> set;
+  {
+    std::lock_guard<std::mutex> lock(sets_mutex_);
+    set = std::move(sets_[number].set);
+    sets_.erase(number);
   }
+  if (set != nullptr) set->Close({Code::kUsage, name + " was removed"});
+  return {};
 }
+
+// ---- the monitor's view -------------------------------------------------------------------------
 
 void Communicator::InspectAll(
     double seconds, const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  hand_.Inspect(seconds, look);
-  gradients_.Inspect(seconds, look);
+  for (const auto& set : OwnSets()) set->Inspect(seconds, look);
+}
+
+void Communicator::InspectPlans(double seconds,
+                                const std::function<void(const std::string&, double)>& look) {
+  for (const auto& set : OwnSets()) {
+    std::string waiting;
+    double waited = set->InspectPlans(seconds, &waiting);
+    look(waiting, waited);
+  }
 }
 
 void Communicator::FailAll(const Status& failure) {
-  failed_ = true;
-  hand_.Fail(failure);
-  gradients_.Fail(failure);
+  {
+    std::lock_guard<std::mutex> lock(sets_mutex_);
+    if (!failed_) failure_ = failure;
+    failed_ = true;
+  }
+  for (const auto& set : OwnSets()) set->Fail(failure);
 }
 
 std::string Communicator::StatsJson() const {
+  ChannelStats hand, gradients;
+  size_t staging = 0;
+  auto add = [](ChannelStats* sum, const ChannelStats& one) {
+    sum->operations += one.operations;
+    sum->bytes += one.bytes;
+  };
+  auto sets = OwnSets();
+  for (const auto& set : sets) {
+    add(&hand, set->HandStats());
+    add(&gradients, set->GradientStats());
+    staging += set->StagingBytes();
+  }
   std::ostringstream out;
-  ChannelStats hand = hand_.Stats(), gradients = gradients_.Stats();
   out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size << ", \"isa\": \""
       << IsaName() << "\", \"mpi\": \"" << (world_->mpi != nullptr ? world_->mpi->name() : "none")
-      << "\", \"staging_bytes\": " << world_->StagingBytes()
+      << "\", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << hand.operations << ", \"collective_bytes\": " << hand.bytes
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
       << "}";

@@ -1,21 +1,18 @@
 // Communicator: one job's connection, and the only mutable state behind the C API.
 //
-// It owns two channels (hand-written collectives; gradient plans), a progress thread that advances
-// asynchronous operations, and a monitor thread that watches over peers, stalls and deadlines. A
-// blocking call advances its channel on the caller's own thread, so a small collective costs no
-// thread switch.
+// It owns the process sets, of which number 0 is all ranks, and a monitor thread that watches over
+// peers, stalls and deadlines in all of them.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
+#include <vector>
 
-#include "engine/channel.h"
-#include "engine/plan_runs.h"
-#include "engine/waiter.h"
+#include "engine/rank_set.h"
 #include "engine/world.h"
 
 namespace smddp {
@@ -24,7 +21,7 @@ class Monitor;
 
 class Communicator {
  public:
-  explicit Communicator(std::unique_ptr<World> world);
+  Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody);
   ~Communicator();  // orderly: Leave was called, or the process ends
 
   // Starts the threads and makes this rank visible to its node.
@@ -33,21 +30,25 @@ class Communicator {
   // not finalized, since peers may never get there.
   void Leave(bool failed);
 
-  const Topology& topology() const { return world_->topology; }
-  const World& world() const { return *world_; }
+  const Topology& topology() const { return everybody_->topology(); }
 
-  // Hand-written collectives: blocks until done.
-  Status Run(Request request);
+  // ---- process sets; adding and removing are collective over all ranks of the job ----
 
-  // Gradient plans; see PlanRuns.
-  int64_t BeginPlan(std::shared_ptr<const PlanInfo> info);
-  void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
-  Status EndPlan(int64_t run);
+  // Null, and *why: there is no such set, or this rank is not in it.
+  std::shared_ptr<RankSet> Find(int number, Status* why) const;
+  // World ranks, ascending. Empty: there is no such set.
+  std::vector<int> RanksOf(int number) const;
+  // `ranks` ascending. Fails on all ranks alike.
+  Status AddSet(const std::vector<int>& ranks, int* number);
+  Status RemoveSet(int number);
+  // Fails on all ranks, with both sides, unless all ranks give the same text.
+  Status Agree(const std::string& text);
 
-  // The sentence that says what this rank waits for; for the monitor.
+  // For the monitor: what this rank waits for, in every set.
   void InspectAll(double seconds,
                   const std::function<void(Operation*, const std::vector<int>&)>& look);
-  std::string DescribeWaitingPlans() const { return plans_.Describe(); }
+  void InspectPlans(double seconds,
+                    const std::function<void(const std::string& waiting, double waited)>& look);
   // Breaks the communicator: everything pending and to come fails with this.
   void FailAll(const Status& failure);
   bool failed() const { return failed_; }
@@ -56,27 +57,31 @@ class Communicator {
   std::string StatsJson() const;
 
  private:
-  // Advances a channel on this thread until `done`.
-  void WaitOn(Channel* channel, const std::atomic<bool>& done);
-  void WakeProgress();
-  void ProgressLoop();
-  Waiter MakeWaiter() const;
+  struct Entry {
+    std::vector<int> ranks;
+    std::shared_ptr<RankSet> set;  // null: this rank is not in it
+  };
+
+  // All that this rank is in.
+  std::vector<std::shared_ptr<RankSet>> OwnSets() const;
+  Status CheckNewSet(const std::vector<int>& ranks) const;
+  Status CheckRemoval(int number);
+  // An allgather of bytes[r] bytes from each rank r of the job.
+  Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);
 
   std::unique_ptr<World> world_;
   Selector selector_;
   FlightRecorder recorder_;
-  Channel hand_;
-  Channel gradients_;
-  PlanRuns plans_;
-  double spin_seconds_;
+  const double spin_seconds_;
+  const std::unique_ptr<RankSet> everybody_;
   std::unique_ptr<Monitor> monitor_;
 
+  std::mutex changing_;            // held while a set is added or removed
+  mutable std::mutex sets_mutex_;  // protects what follows
+  std::map<int, Entry> sets_;      // without number 0
+  int next_number_ = 1;            // never used again, so that a stale number is an error
+  Status failure_;
   std::atomic<bool> failed_{false};
-  std::atomic<bool> stopping_{false};
-  std::atomic<bool> progress_idle_{false};
-  std::mutex progress_mutex_;
-  std::condition_variable progress_wanted_;
-  std::thread progress_;
 };
 
 }  // namespace smddp

@@ -51,8 +51,12 @@ std::string What(const Operation& operation) {
 
 }  // namespace
 
-Monitor::Monitor(Communicator* communicator, World* world)
-    : communicator_(communicator), world_(world), gone_seconds_(world->topology.local_size, -1.0) {}
+Monitor::Monitor(Communicator* communicator, const Config& config, const RankSet& everybody)
+    : communicator_(communicator),
+      config_(config),
+      topo_(everybody.topology()),
+      shm_(everybody.shm()),
+      gone_seconds_(topo_.local_size, -1.0) {}
 
 Status Monitor::Start() {
   thread_ = std::thread([this] { Loop(); });
@@ -72,11 +76,10 @@ void Monitor::Stop() {
 
 // Liveness hangs on this thread, so it is the one that joins.
 bool Monitor::JoinNode() {
-  ShmGroup* shm = world_->shm.get();
-  shm->Join(world_->topology.rank);
+  shm_->Join(topo_.rank);
   Deadline deadline(kJoinSeconds);
-  for (int p = 0; p < shm->size(); ++p) {
-    while (shm->cell(p).state.load() == static_cast<int>(PeerState::kJoining)) {
+  for (int p = 0; p < shm_->size(); ++p) {
+    while (shm_->cell(p).state.load() == static_cast<int>(PeerState::kJoining)) {
       if (deadline.Passed()) return false;
       ::usleep(500);
     }
@@ -86,7 +89,7 @@ bool Monitor::JoinNode() {
 
 void Monitor::Loop() {
   bool joined = JoinNode();
-  if (joined && world_->topology.size > 1) WatchTermination();
+  if (joined && topo_.size > 1) WatchTermination();
   joined_ = joined ? 1 : -1;
   double last = NowSeconds();
   while (joined && !stopping_) {
@@ -97,40 +100,43 @@ void Monitor::Loop() {
     last = now;
     if (terminated) AnswerTermination();
   }
-  world_->shm->Leave();
+  shm_->Leave();
 }
 
 void Monitor::Tick(double seconds) {
   if (broken_) return;
   std::string text;
-  int code = world_->shm->Failure(&text);
+  int code = shm_->Failure(&text);
   if (code != 0) return Break({static_cast<Code>(code), text});
   UpdatePeers(seconds);
   Status failure;
   communicator_->InspectAll(seconds, [&](Operation* operation, const std::vector<int>& missing) {
     CheckOperation(operation, missing, &failure);
   });
-  std::string waiting = communicator_->DescribeWaitingPlans();
-  plan_wait_ = waiting.empty() ? 0 : plan_wait_ + seconds;
-  if (failure.ok() && plan_wait_ > world_->config.timeout_seconds) {
-    failure = {Code::kTimeout, waiting + ": that bucket did not come in " + Seconds(plan_wait_) +
-                                   " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
-                                   "gradients may have failed on this rank"};
-  }
+  CheckPlans(seconds, &failure);
   if (!failure.ok()) Break(failure);
 }
 
+void Monitor::CheckPlans(double seconds, Status* failure) const {
+  communicator_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
+    if (!failure->ok() || waited <= config_.timeout_seconds) return;
+    *failure = {Code::kTimeout, waiting + ": that bucket did not come in " + Seconds(waited) +
+                                    " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
+                                    "gradients may have failed on this rank"};
+  });
+}
+
 void Monitor::UpdatePeers(double seconds) {
-  for (int p = 0; p < world_->shm->size(); ++p) {
-    if (p == world_->shm->rank()) continue;
-    PeerState state = world_->shm->Peer(p);
+  for (int p = 0; p < shm_->size(); ++p) {
+    if (p == shm_->rank()) continue;
+    PeerState state = shm_->Peer(p);
     if (state != PeerState::kDead && state != PeerState::kLeft) continue;
     gone_seconds_[p] = gone_seconds_[p] < 0 ? 0 : gone_seconds_[p] + seconds;
   }
 }
 
 bool Monitor::GoneFor(int world_rank, double seconds) const {
-  const auto& node = world_->topology.nodes[world_->topology.node];
+  const auto& node = topo_.nodes[topo_.node];
   auto it = std::find(node.begin(), node.end(), world_rank);
   return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
 }
@@ -140,26 +146,24 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
   for (int rank : missing) {
     if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
   }
-  const Config& config = world_->config;
-  if (failure->ok() && operation->waited > config.timeout_seconds) {
+  if (failure->ok() && operation->waited > config_.timeout_seconds) {
     *failure = Timeout(*operation, missing);
   }
-  if (!operation->warned && config.stall_warning_seconds > 0 &&
-      operation->waited > config.stall_warning_seconds) {
+  if (!operation->warned && config_.stall_warning_seconds > 0 &&
+      operation->waited > config_.stall_warning_seconds) {
     operation->warned = true;
     WarnOfStall(*operation, missing);
   }
 }
 
 Status Monitor::DeathOf(const Operation& operation, int rank) const {
-  const Topology& topo = world_->topology;
-  const auto& node = topo.nodes[topo.node];
+  const auto& node = topo_.nodes[topo_.node];
   int local = static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
-  bool dead = world_->shm->Peer(local) == PeerState::kDead;
-  std::string who = "rank " + std::to_string(rank) + " (process " +
-                    std::to_string(world_->shm->cell(local).pid) + ")";
+  bool dead = shm_->Peer(local) == PeerState::kDead;
+  std::string who =
+      "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";
   std::string how = dead ? " died" : " has ended or called shutdown()";
-  return {Code::kRemote, who + how + " while rank " + std::to_string(topo.rank) +
+  return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + What(operation) + ", for " +
                              Seconds(operation.waited) +
                              "; this job cannot go on: restart it from its last checkpoint"};
@@ -167,10 +171,10 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
   return {Code::kTimeout,
-          "rank " + std::to_string(world_->topology.rank) + " waited " + Seconds(operation.waited) +
-              " for " + RankList(missing) + " in " + What(operation) +
+          "rank " + std::to_string(topo_.rank) + " waited " + Seconds(operation.waited) + " for " +
+              RankList(missing) + " in " + What(operation) +
               ", which is over SMDDP_TIMEOUT_SECONDS=" +
-              std::to_string(static_cast<long long>(world_->config.timeout_seconds)) +
+              std::to_string(static_cast<long long>(config_.timeout_seconds)) +
               "; see what those ranks are doing, or raise the limit if they are only slow"};
 }
 
@@ -179,12 +183,12 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
              What(operation) +
              ". They are stopped, slow, or took another path through "
              "the program. It fails after " +
-             Seconds(world_->config.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
+             Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
 }
 
 void Monitor::Break(const Status& failure) {
   broken_ = true;
-  world_->shm->PostFailure(static_cast<int>(failure.code()), failure.message());
+  shm_->PostFailure(static_cast<int>(failure.code()), failure.message());
   LogError(failure.message() + "\nlast collectives of this rank:\n" +
            communicator_->FlightRecord());
   communicator_->FailAll(failure);
@@ -200,14 +204,14 @@ void Monitor::AnswerTermination() {
     pending = false;
     communicator_->InspectAll(0, [&](Operation*, const std::vector<int>&) { pending = true; });
     Tick(kTickMs / 1000.0);
-    for (int p = 0; p < world_->shm->size(); ++p) {
-      if (p != world_->shm->rank() && world_->shm->Peer(p) == PeerState::kDead) dead = p;
+    for (int p = 0; p < shm_->size(); ++p) {
+      if (p != shm_->rank() && shm_->Peer(p) == PeerState::kDead) dead = p;
     }
     ::usleep(kTickMs * 1000);
   }
   if (!broken_ && dead >= 0) {
-    LogError("rank " + std::to_string(world_->shm->cell(dead).world_rank) + " (process " +
-             std::to_string(world_->shm->cell(dead).pid) +
+    LogError("rank " + std::to_string(shm_->cell(dead).world_rank) + " (process " +
+             std::to_string(shm_->cell(dead).pid) +
              ") died; ending on SIGTERM. Last collectives of this rank:\n" +
              communicator_->FlightRecord());
   } else if (!broken_) {

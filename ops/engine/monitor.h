@@ -9,18 +9,23 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
+#include "core/config.h"
 #include "core/status.h"
-#include "engine/world.h"
+#include "core/topology.h"
+#include "transport/shm_group.h"
 
 namespace smddp {
 
 class Communicator;
+class RankSet;
 struct Operation;
 
 class Monitor {
  public:
-  Monitor(Communicator* communicator, World* world);
+  // `everybody`: all ranks of the job. Whoever is alive there is so in every process set.
+  Monitor(Communicator* communicator, const Config& config, const RankSet& everybody);
 
   // Returns once every rank of the node is alive and watched.
   Status Start();
@@ -34,6 +39,7 @@ class Monitor {
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
   Status DeathOf(const Operation& operation, int rank) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing) const;
+  void CheckPlans(double seconds, Status* failure) const;
   void Break(const Status& failure);
   bool GoneFor(int world_rank, double seconds) const;
   void UpdatePeers(double seconds);
@@ -41,10 +47,11 @@ class Monitor {
   bool JoinNode();
 
   Communicator* communicator_;
-  World* world_;
+  const Config& config_;
+  const Topology& topo_;
+  ShmGroup* shm_;
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
   bool broken_ = false;
-  double plan_wait_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<int> joined_{0};  // 1: yes, -1: no
   std::thread thread_;

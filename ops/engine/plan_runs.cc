@@ -101,18 +101,34 @@ std::shared_ptr<EmptyRun> PlanRuns::End(int64_t id) {
   return nullptr;
 }
 
-std::string PlanRuns::Describe() const {
+void PlanRuns::Abandon(const Status& failure) {
+  std::deque<Run> runs;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    runs.swap(runs_);
+  }
+  for (Run& run : runs) {
+    for (auto& operation : run.arrived) {
+      if (operation != nullptr) operation->done(failure);
+    }
+  }
+}
+
+double PlanRuns::Inspect(double seconds, std::string* what) {
   std::lock_guard<std::mutex> lock(mutex_);
-  std::string text;
+  what->clear();
   for (const Run& run : runs_) {
     int waiting = 0;
     for (const auto& operation : run.arrived) waiting += operation != nullptr;
     if (waiting > 0) {
-      text += "step " + std::to_string(run.id) + " of '" + run.info->name + "' waits for bucket " +
-              std::to_string(run.next) + " (" + std::to_string(waiting) + " later ones are here)";
+      *what += "step " + std::to_string(run.id) + " of '" + run.info->name + "' waits for bucket " +
+               std::to_string(run.next) + " (" + std::to_string(waiting) + " later ones are here)";
     }
   }
-  return text;
+  bool same = !what->empty() && *what == awaited_;
+  awaited_ = *what;
+  waited_ = same ? waited_ + seconds : 0;
+  return waited_;
 }
 
 }  // namespace smddp

@@ -43,8 +43,12 @@ class PlanRuns {
   // All buckets of the run are done. If there were none, returns what the caller has to wait for.
   std::shared_ptr<EmptyRun> End(int64_t run);
 
-  // Runs that have buckets which arrived before their predecessors: "run 3 waits for bucket 0".
-  std::string Describe() const;
+  // Fails the buckets that wait for others, and those that come later.
+  void Abandon(const Status& failure);
+
+  // For the monitor: adds `seconds` to the time for which buckets that are here have waited for the
+  // same other one to come, and returns it. *what: "step 3 of 'tape' waits for bucket 0 ...".
+  double Inspect(double seconds, std::string* what);
 
  private:
   struct Run {
@@ -60,9 +64,11 @@ class PlanRuns {
   void GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans);
 
   Channel* channel_;
-  mutable std::mutex mutex_;  // protects what follows, and the order of Enqueue
-  std::deque<Run> runs_;      // open ones
+  std::mutex mutex_;      // protects what follows, and the order of Enqueue
+  std::deque<Run> runs_;  // open ones
   int64_t next_run_ = 1;
+  std::string awaited_;  // the last *what of Inspect
+  double waited_ = 0;
 };
 
 }  // namespace smddp

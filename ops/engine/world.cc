@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <numeric>
 
 #include "core/log.h"
 #include "transport/mpi_group.h"
@@ -15,22 +18,14 @@ struct Announcement {
   char key[128];  // Segment::NodeKey, and the emulated node
   int pid;
   int fd;           // of the node's segment, from its first rank
-  int ok;           // this rank has attached
+  int ok;           // this rank has created the segment, or attached
   uint64_t cookie;  // written into the segment by its creator
 };
 
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
 
-Topology TopologyOf(const MpiLibrary& mpi, const std::vector<Announcement>& all) {
-  std::vector<std::string> keys;
-  for (const Announcement& one : all) keys.emplace_back(one.key);
-  return Topology::FromKeys(mpi.rank(), keys);
-}
-
-Status Exchange(const MpiLibrary& mpi, const Announcement& own, std::vector<Announcement>* all) {
-  all->resize(mpi.size());
-  return mpi.Allgather(&own, sizeof own, all->data());
-}
+// Every rank of the set tells every other; `all` gets one for each.
+using Exchange = std::function<Status(const Announcement& own, std::vector<Announcement>* all)>;
 
 uint64_t* Cookie(void* memory) {
   return reinterpret_cast<uint64_t*>(static_cast<char*>(memory) + kCookieOffset);
@@ -46,116 +41,209 @@ std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
   return key;
 }
 
-// One attempt: the first rank of each node creates, the others attach, all learn who could.
-Status TryShare(const MpiLibrary& mpi, World* world, Announcement* own,
-                std::vector<Announcement>* all) {
-  Status status = Exchange(mpi, *own, all);
-  if (!status.ok()) return status;
-  world->topology = TopologyOf(mpi, *all);
-  const Topology& topo = world->topology;
-  size_t bytes = ShmGroup::BytesNeeded(topo.local_size, world->chunk_bytes());
-  Status created;
+size_t ChunkBytes(const Config& config, const Topology& topo) {
+  if (config.chunk_bytes != 0) return config.chunk_bytes;
+  return topo.num_nodes > 1 ? 1 << 20 : 256 << 10;
+}
+
+size_t SegmentBytes(const Config& config, const Topology& topo) {
+  return ShmGroup::BytesNeeded(topo.local_size, ChunkBytes(config, topo));
+}
+
+// The first rank of each node creates, the others attach, all learn who could. It takes two
+// exchanges, whatever fails; what failed here is told in *problem.
+Status MapSegments(size_t bytes, const Exchange& exchange, Connection* connection,
+                   Announcement* own, std::vector<Announcement>* all, Status* problem) {
+  static std::atomic<uint64_t> created{0};
+  const Topology& topo = connection->topology;
+  Segment* segment = &connection->segment;
+  own->ok = 1;
+  own->pid = static_cast<int>(::getpid());
   if (topo.local_rank == 0) {
-    created = world->segment.Create(bytes);
-    own->fd = world->segment.fd();
-    own->ok = created.ok();
-    own->cookie = static_cast<uint64_t>(::getpid()) * 0x9e3779b97f4a7c15ull + 1;
-    if (created.ok()) *Cookie(world->segment.memory()) = own->cookie;
+    *problem = segment->Create(bytes);
+    own->fd = segment->fd();
+    own->ok = problem->ok();
+    own->cookie = (static_cast<uint64_t>(own->pid) << 32) + ++created;
+    if (own->ok) *Cookie(segment->memory()) = own->cookie;
   }
-  status = Exchange(mpi, *own, all);
-  if (!created.ok()) return created;
+  Status status = exchange(*own, all);
   if (!status.ok()) return status;
   const Announcement& leader = (*all)[topo.nodes[topo.node][0]];
   if (topo.local_rank != 0) {
-    Status attached = world->segment.Attach(leader.pid, leader.fd, bytes);
-    own->ok = attached.ok() && *Cookie(world->segment.memory()) == leader.cookie;
-    if (!attached.ok()) LogWarning("shares no memory with its node: " + attached.message());
+    if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
+    own->ok = leader.ok && problem->ok() && *Cookie(segment->memory()) == leader.cookie;
   }
-  status = Exchange(mpi, *own, all);
-  world->segment.CloseDescriptor();
+  status = exchange(*own, all);
+  segment->CloseDescriptor();
   return status;
 }
 
 // Groups of ranks that proved to share memory; a node in which somebody could not attach is
 // taken apart, and its ranks talk through MPI.
-Status ShareMemory(const Config& config, const MpiLibrary& mpi, World* world) {
+Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* connection) {
+  Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
+    all->resize(mpi.size());
+    return mpi.Allgather(&own, sizeof own, all->data());
+  };
   Announcement own{};
   std::string key = KeyOf(config, mpi);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
-  own.pid = static_cast<int>(::getpid());
   std::vector<Announcement> all;
+  Status problem;
   for (int attempt = 0; attempt < 2; ++attempt) {
-    Status status = TryShare(mpi, world, &own, &all);
+    Status status = exchange(own, &all);
     if (!status.ok()) return status;
-    bool everybody = true;
+    std::vector<std::string> keys;
+    for (const Announcement& one : all) keys.emplace_back(one.key);
+    connection->topology = Topology::FromKeys(mpi.rank(), keys);
+    const Topology& topo = connection->topology;
+    status = MapSegments(SegmentBytes(config, topo), exchange, connection, &own, &all, &problem);
+    if (!status.ok()) return status;
+    bool everybody = true, whole = true;
     for (const Announcement& one : all) everybody = everybody && one.ok;
     if (everybody) return {};
-    bool whole = true;
-    for (int r : world->topology.nodes[world->topology.node]) whole = whole && all[r].ok;
+    for (int r : topo.nodes[topo.node]) whole = whole && all[r].ok;
+    if (!problem.ok()) LogWarning("shares no memory with its node: " + problem.message());
     if (!whole) {
       std::string alone = "rank " + std::to_string(mpi.rank());
       std::memset(own.key, 0, sizeof own.key);
       std::strncpy(own.key, alone.c_str(), sizeof own.key - 1);
     }
-    world->segment = Segment();
+    connection->segment = Segment();
   }
+  if (!problem.ok()) return problem;
   return {Code::kSystem, "the ranks of this node could not map a shared segment"};
 }
 
-Status ConnectNodes(World* world) {
-  const Topology& topo = world->topology;
+// All ranks of the job call it; `connection` is null on those that are not in the set.
+Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
   for (int lane = 0; lane < kLanes; ++lane) {
     MpiHandle everybody = 0, peers = 0;
-    Status status = world->mpi->Split(0, topo.rank, &everybody);
+    if (connection == nullptr) {
+      for (int split = 0; split < 2; ++split) {
+        Status status = mpi.Split(MpiLibrary::kNoColor, 0, &everybody);
+        if (!status.ok()) return status;
+      }
+      continue;
+    }
+    const Topology& topo = connection->topology;
+    Status status = mpi.Split(0, topo.rank, &everybody);
     if (!status.ok()) return status;
     bool owner = topo.local_rank < topo.owners;
-    // Ranks that own no share are together in a communicator that nobody uses.
-    status = world->mpi->Split(owner ? topo.local_rank : topo.owners, topo.node, &peers);
+    status = mpi.Split(owner ? topo.local_rank : MpiLibrary::kNoColor, topo.node, &peers);
     if (!status.ok()) return status;
-    world->lanes[lane].world = MakeMpiGroup(world->mpi.get(), everybody);
-    if (owner) world->lanes[lane].cross = MakeMpiGroup(world->mpi.get(), peers);
+    connection->lanes[lane].world = MakeMpiGroup(&mpi, everybody);
+    if (owner) connection->lanes[lane].cross = MakeMpiGroup(&mpi, peers);
   }
   return {};
 }
 
-}  // namespace
-
-size_t World::chunk_bytes() const {
-  if (config.chunk_bytes != 0) return config.chunk_bytes;
-  return topology.num_nodes > 1 ? 1 << 20 : 256 << 10;
-}
-
-size_t World::StagingBytes() const {
-  return ShmGroup::BytesNeeded(topology.local_size, chunk_bytes()) / topology.local_size;
-}
-
-Status ConnectWorld(const Config& config, World* world) {
-  world->config = config;
-  LaunchInfo launch = ReadLaunchInfo();
-  if (launch.size > 1) {
-    world->mpi = std::make_unique<MpiLibrary>();
-    Status status = MpiLibrary::Open(launch, config.mpi_library, world->mpi.get());
-    if (!status.ok()) return status;
-    status = ShareMemory(config, *world->mpi, world);
-    if (!status.ok()) return status;
-  } else {
-    world->topology = Topology::FromKeys(0, std::vector<int>{0});
-    world->private_memory.assign(ShmGroup::BytesNeeded(1, world->chunk_bytes()) + 64, 0);
-  }
-  void* memory = world->segment.memory();
+void MakeLanes(const Config& config, Connection* connection) {
+  void* memory = connection->segment.memory();
   if (memory == nullptr) {
-    auto address = reinterpret_cast<uintptr_t>(world->private_memory.data());
+    auto address = reinterpret_cast<uintptr_t>(connection->private_memory.data());
     memory = reinterpret_cast<void*>((address + 63) / 64 * 64);
   }
-  const Topology& topo = world->topology;
-  world->shm =
-      std::make_unique<ShmGroup>(memory, topo.local_rank, topo.local_size, world->chunk_bytes());
-  world->lanes.resize(kLanes);
+  const Topology& topo = connection->topology;
+  connection->shm = std::make_unique<ShmGroup>(memory, topo.local_rank, topo.local_size,
+                                               ChunkBytes(config, topo));
+  connection->lanes.resize(kLanes);
   for (int lane = 0; lane < kLanes; ++lane) {
-    world->lanes[lane].topology = &world->topology;
-    world->lanes[lane].shm = world->shm.get();
-    world->lanes[lane].index = lane;
+    connection->lanes[lane].topology = &topo;
+    connection->lanes[lane].shm = connection->shm.get();
+    connection->lanes[lane].index = lane;
   }
+}
+
+// Why these cannot be ranks of a job; "" if they can.
+std::string ListProblem(const std::vector<int>& ranks, int size) {
+  std::string last = std::to_string(size - 1);
+  std::vector<bool> seen(size);
+  for (int r : ranks) {
+    if (r < 0 || r >= size) {
+      return "init(comm=...) lists rank " + std::to_string(r) + "; the ranks are 0 to " + last;
+    }
+    if (seen[r]) return "init(comm=...) lists rank " + std::to_string(r) + " twice";
+    seen[r] = true;
+  }
+  return "";
+}
+
+// The job is the listed ranks, in that order; a rank that is not listed is alone. Several lists
+// without a common rank make several jobs.
+Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
+  int size = mpi->size(), rank = mpi->rank();
+  std::string problem = ListProblem(ranks, size);
+  // Whoever listed nobody listed everybody. Lists are compared by a hash: they may be long.
+  std::vector<int> all(size), list = ranks;
+  std::iota(all.begin(), all.end(), 0);
+  if (list.empty()) list = all;
+  auto hash_of = [](const std::vector<int>& members) {
+    uint64_t hash = members.size();
+    for (int r : members) hash = (hash ^ static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull;
+    return hash;
+  };
+  uint64_t own = hash_of(list);
+  std::vector<uint64_t> hashes(size);
+  Status status = mpi->Allgather(&own, sizeof own, hashes.data());
+  if (!status.ok()) return status;
+  for (int r : list) {
+    if (!problem.empty() || hashes[r] == own) continue;
+    problem = "rank " + std::to_string(r) + " is in the list that rank " + std::to_string(rank) +
+              " gave to init(comm=...), but gave another list itself; all ranks of a list must "
+              "give the same";
+  }
+  int ok = problem.empty();
+  std::vector<int> oks(size);
+  status = mpi->Allgather(&ok, sizeof ok, oks.data());
+  if (!status.ok()) return status;
+  if (!ok) return {Code::kUsage, problem};
+  for (int r = 0; r < size; ++r) {
+    if (!oks[r]) {
+      return {Code::kUsage, "rank " + std::to_string(r) +
+                                " gave a list to init(comm=...) that cannot be; its own error "
+                                "says why"};
+    }
+  }
+  bool everybody = true;
+  for (uint64_t hash : hashes) everybody = everybody && hash == hash_of(all);
+  if (everybody) return {};
+  auto place = std::find(list.begin(), list.end(), rank);
+  if (place == list.end()) return mpi->Restrict(size + rank, 0);
+  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
+}
+
+Status OpenMpi(const Config& config, const LaunchInfo& launch, const std::vector<int>& ranks,
+               World* world) {
+  world->mpi = std::make_unique<MpiLibrary>();
+  Status status = MpiLibrary::Open(launch, config.mpi_library, world->mpi.get());
+  return status.ok() ? ChooseJob(ranks, world->mpi.get()) : status;
+}
+
+}  // namespace
+
+size_t Connection::StagingBytes() const {
+  return ShmGroup::BytesNeeded(topology.local_size, shm->chunk_bytes()) / topology.local_size;
+}
+
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, World* world,
+                  std::unique_ptr<Connection>* out) {
+  world->config = config;
+  auto connection = std::make_unique<Connection>();
+  Topology& topo = connection->topology;
+  LaunchInfo launch = ReadLaunchInfo();
+  if (launch.size > 1) {
+    Status status = OpenMpi(config, launch, ranks, world);
+    if (status.ok()) status = ShareMemory(config, *world->mpi, connection.get());
+    if (!status.ok()) return status;
+  } else {
+    std::string problem = ListProblem(ranks, 1);
+    if (!problem.empty()) return {Code::kUsage, problem};
+    topo = Topology::FromKeys(0, std::vector<int>{0});
+    connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
+  }
+  MakeLanes(config, connection.get());
+  *out = std::move(connection);
   if (topo.num_nodes == 1) return {};
   if (!world->mpi->multiple_threads()) {
     return {Code::kSystem,
@@ -163,7 +251,50 @@ Status ConnectWorld(const Config& config, World* world) {
             "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
             "MPI_THREAD_MULTIPLE (its default)"};
   }
-  return ConnectNodes(world);
+  return ConnectNodes(*world->mpi, out->get());
+}
+
+Status ConnectSet(const World& world, const Topology& job, const std::vector<int>& ranks,
+                  const GatherBlocks& gather, std::unique_ptr<Connection>* out) {
+  auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
+  bool member = own_place != ranks.end();
+  std::vector<int> node_of(job.size), keys;
+  for (int node = 0; node < job.num_nodes; ++node) {
+    for (int r : job.nodes[node]) node_of[r] = node;
+  }
+  for (int r : ranks) keys.push_back(node_of[r]);
+  auto connection = std::make_unique<Connection>();
+  connection->topology =
+      Topology::FromKeys(static_cast<int>(own_place - ranks.begin()), keys, ranks);
+  Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
+    std::vector<Announcement> job_wide(job.size);
+    Status status = gather(&own, sizeof own, job_wide.data());
+    all->clear();
+    for (int r : ranks) all->push_back(job_wide[r]);
+    return status;
+  };
+  Announcement own{};
+  std::vector<Announcement> all;
+  Status problem, status;
+  if (member) {
+    size_t bytes = SegmentBytes(world.config, connection->topology);
+    status = MapSegments(bytes, exchange, connection.get(), &own, &all, &problem);
+  } else {
+    for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
+  }
+  if (!status.ok()) return status;
+  if (!problem.ok()) return problem.Within("the memory of the process set");
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].ok) continue;
+    return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
+                               " could not map the process set's memory; its own error says why"};
+  }
+  if (member) MakeLanes(world.config, connection.get());
+  if (connection->topology.num_nodes > 1) {
+    status = ConnectNodes(*world.mpi, member ? connection.get() : nullptr);
+  }
+  if (status.ok() && member) *out = std::move(connection);
+  return status;
 }
 
 }  // namespace smddp

@@ -1,7 +1,8 @@
-// World: everything about the job that is settled once, at init: who is where, the memory that the
-// ranks of this node share, and the MPI that carries bytes between nodes.
+// World: everything about the job that is settled once, at init; and Connection: where the ranks of
+// one process set meet.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,18 +18,33 @@ namespace smddp {
 
 struct World {
   Config config;
-  Topology topology;
   std::unique_ptr<MpiLibrary> mpi;  // null for a job of one rank
+};
+
+// Who is where, the memory that the ranks of this node share, and the groups that carry bytes
+// between nodes.
+struct Connection {
+  Topology topology;
   Segment segment;
-  std::vector<char> private_memory;  // instead of a segment, in tests and for one rank
+  std::vector<char> private_memory;  // instead of a segment, for a job of one rank
   std::unique_ptr<ShmGroup> shm;
   std::vector<Lane> lanes;  // kLanes of them
 
-  size_t chunk_bytes() const;
   size_t StagingBytes() const;  // of this rank
 };
 
-// Finds the launcher, opens MPI, maps the segment and connects to the other nodes.
-Status ConnectWorld(const Config& config, World* world);
+// Finds the launcher, opens MPI, and connects all ranks of the job. `ranks` unless empty: the job
+// is these ranks of the launcher's, renumbered in this order; one that is not listed is a job of
+// its own. Fails on all ranks unless the listed ranks gave the same list.
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, World* world,
+                  std::unique_ptr<Connection>* connection);
+
+// An allgather over all ranks of the job: `all` gets a block of `bytes` from each.
+using GatherBlocks = std::function<Status(const void* own, size_t bytes, void* all)>;
+
+// Connects some ranks of the job (world ranks, ascending). All ranks of the job take part, and all
+// fail if one does; *connection stays null on those that are not listed.
+Status ConnectSet(const World& world, const Topology& job, const std::vector<int>& ranks,
+                  const GatherBlocks& gather, std::unique_ptr<Connection>* connection);
 
 }  // namespace smddp

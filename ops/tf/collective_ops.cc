@@ -1,9 +1,16 @@
 // The collectives that a user calls by hand: stateful, so TensorFlow keeps them in program order,
 // and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
 // pool; that cannot deadlock, since every rank runs these ops in the same order.
+//
+// That is not so for process sets, whose ops may run in any order to those of other sets: all of a
+// pool's threads could wait in sets whose other ranks wait elsewhere. Their ops ("...OnSet") are
+// asynchronous, and wait on threads of our own.
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 
+#include "tf/blocking.h"
 #include "tf/op_kernel.h"
 #include "tf/register.h"
 
@@ -55,9 +62,10 @@ int ExchangeParts(const Attributes& attributes, const std::vector<int64_t>& dims
 }
 
 // Empty if the parts fit together; otherwise the same sentence on every rank.
-std::string CheckParts(const std::vector<Part>& parts, const std::string& name) {
+std::string CheckParts(const std::vector<Part>& parts, const std::vector<int32_t>& ranks,
+                       const std::string& name) {
   auto show = [&](size_t r) {
-    return "rank " + std::to_string(r) + " has " + std::to_string(parts[r].ndim) +
+    return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r].ndim) +
            " dimensions and " + std::to_string(parts[r].row_elements) + " elements a row";
   };
   for (size_t r = 1; r < parts.size(); ++r) {
@@ -70,11 +78,11 @@ std::string CheckParts(const std::vector<Part>& parts, const std::string& name) 
 
 void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  int size = smddp_size();
-  if (size < 1) {
-    return FailOp(context, SMDDP_NOT_INITIALIZED,
-                  "smddp_tf has not been initialized; call smddp_tf.init() first");
-  }
+  int set = static_cast<int>(attributes.process_set);
+  // Of a set that is not there nothing can be exchanged, and smddp_run says why.
+  int size = std::max(1, smddp_process_set_ranks(set, nullptr, 0));
+  std::vector<int32_t> ranks(size);
+  smddp_process_set_ranks(set, ranks.data(), size);
   ScopedStatus status;
   TF_Tensor* in = nullptr;
   TF_GetInput(context, 0, &in, status);
@@ -82,7 +90,7 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   std::vector<int64_t> dims = Dims(in);
   std::vector<Part> parts(size);
   int code = ExchangeParts(attributes, dims, &parts);
-  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, attributes.name) : "";
+  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, ranks, attributes.name) : "";
   if (code != SMDDP_OK || !mismatch.empty()) {
     TF_DeleteTensor(in);
     return code != SMDDP_OK ? FailOp(context, code, smddp_last_error())
@@ -125,41 +133,59 @@ void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
   if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
 }
 
+// ---- registration -------------------------------------------------------------------------------
+
+template <void (*kCompute)(void*, TF_OpKernelContext*)>
+void ComputeOnSet(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  // A std::function on the caller's stack, as in plan_ops.cc.
+  auto finish = *reinterpret_cast<std::function<void()>*>(done);
+  RunBlocking([=]() mutable {
+    kCompute(kernel, context);
+    TF_RunAsyncOpKernelDoneCallback(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&finish));
+  });
+}
+
+// Registers the op and, with "OnSet" behind its name, the same for process sets but the global one.
+template <void* (*kCreate)(TF_OpKernelConstruction*), void (*kCompute)(void*, TF_OpKernelContext*),
+          void (*kDestroy)(void*)>
+void Register(OpSpec spec) {
+  RegisterOp(spec);
+  RegisterKernel(spec.name,
+                 TF_NewKernelBuilder(spec.name.c_str(), "CPU", kCreate, kCompute, kDestroy));
+  spec.name += "OnSet";
+  RegisterOp(spec);
+  RegisterKernel(spec.name, TF_NewAsyncKernelBuilder(spec.name.c_str(), "CPU", kCreate,
+                                                     ComputeOnSet<kCompute>, kDestroy));
+}
+
 }  // namespace
 
 void RegisterCollectiveOps() {
   constexpr const char* kName = "tensor_name: string = 'collective'";
   constexpr const char* kSet = "process_set: int = 0";
-  RegisterOp({"SmddpAllreduce",
-              {"tensors: N * T"},
-              {"outputs: N * T"},
-              {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-               "postscale: float = 1.0", kName, kSet},
-              true,
-              SameShapes});
-  RegisterOp({"SmddpBroadcast",
-              {"tensors: N * T"},
-              {"outputs: N * T"},
-              {kTypeAttr, "N: int >= 1", "root_rank: int", kName, kSet},
-              true,
-              SameShapes});
-  RegisterOp({"SmddpAllgather",
-              {"tensor: T"},
-              {"output: T"},
-              {kTypeAttr, kName, kSet},
-              true,
-              UnknownShape});
-  RegisterOp({"SmddpBarrier", {}, {}, {kName, kSet}, true, NoOutputs});
-  RegisterKernel("SmddpAllreduce",
-                 TF_NewKernelBuilder("SmddpAllreduce", "CPU", Create<kHasType | kHasReduce>,
-                                     ComputeSameShapes<kAllreduce>, Destroy));
-  RegisterKernel("SmddpBroadcast",
-                 TF_NewKernelBuilder("SmddpBroadcast", "CPU", Create<kHasType | kHasRoot>,
-                                     ComputeSameShapes<kBroadcast>, Destroy));
-  RegisterKernel("SmddpAllgather", TF_NewKernelBuilder("SmddpAllgather", "CPU", Create<kHasType>,
-                                                       ComputeAllgather, Destroy));
-  RegisterKernel("SmddpBarrier",
-                 TF_NewKernelBuilder("SmddpBarrier", "CPU", Create<0>, ComputeBarrier, Destroy));
+  Register<Create<kHasType | kHasReduce>, ComputeSameShapes<kAllreduce>, Destroy>(
+      {"SmddpAllreduce",
+       {"tensors: N * T"},
+       {"outputs: N * T"},
+       {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+        "postscale: float = 1.0", kName, kSet},
+       true,
+       SameShapes});
+  Register<Create<kHasType | kHasRoot>, ComputeSameShapes<kBroadcast>, Destroy>(
+      {"SmddpBroadcast",
+       {"tensors: N * T"},
+       {"outputs: N * T"},
+       {kTypeAttr, "N: int >= 1", "root_rank: int", kName, kSet},
+       true,
+       SameShapes});
+  Register<Create<kHasType>, ComputeAllgather, Destroy>({"SmddpAllgather",
+                                                         {"tensor: T"},
+                                                         {"output: T"},
+                                                         {kTypeAttr, kName, kSet},
+                                                         true,
+                                                         UnknownShape});
+  Register<Create<0>, ComputeBarrier, Destroy>(
+      {"SmddpBarrier", {}, {}, {kName, kSet}, true, NoOutputs});
 }
 
 }  // namespace smddp_tf

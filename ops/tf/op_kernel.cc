@@ -152,20 +152,20 @@ void FailOp(TF_OpKernelContext* context, int code, const char* message) {
 
 void RegisterOp(const OpSpec& spec) {
   ScopedStatus status;
-  TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(spec.name);
+  TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(spec.name.c_str());
   for (const char* input : spec.inputs) TF_OpDefinitionBuilderAddInput(builder, input);
   for (const char* output : spec.outputs) TF_OpDefinitionBuilderAddOutput(builder, output);
   for (const char* attr : spec.attrs) TF_OpDefinitionBuilderAddAttr(builder, attr);
   if (spec.stateful) TF_OpDefinitionBuilderSetIsStateful(builder, true);
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, spec.shape);
   TF_RegisterOpDefinition(builder, status);
-  if (!status.ok()) fprintf(stderr, "smddp_tf: op %s: %s\n", spec.name, TF_Message(status));
+  if (!status.ok()) fprintf(stderr, "smddp_tf: op %s: %s\n", spec.name.c_str(), TF_Message(status));
 }
 
-void RegisterKernel(const char* op, TF_KernelBuilder* builder) {
+void RegisterKernel(const std::string& op, TF_KernelBuilder* builder) {
   ScopedStatus status;
-  TF_RegisterKernelBuilder(op, builder, status);
-  if (!status.ok()) fprintf(stderr, "smddp_tf: kernel of %s: %s\n", op, TF_Message(status));
+  TF_RegisterKernelBuilder(op.c_str(), builder, status);
+  if (!status.ok()) fprintf(stderr, "smddp_tf: kernel of %s: %s\n", op.c_str(), TF_Message(status));
 }
 
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {

@@ -72,13 +72,13 @@ std::vector<int64_t> Dims(const TF_Tensor* tensor);
 
 // Registers an op definition; a failure is written to stderr, because the ops load with a library.
 struct OpSpec {
-  const char* name;
+  std::string name;
   std::vector<const char*> inputs, outputs, attrs;
   bool stateful;
   void (*shape)(TF_ShapeInferenceContext*, TF_Status*);
 };
 void RegisterOp(const OpSpec& spec);
-void RegisterKernel(const char* op, TF_KernelBuilder* builder);
+void RegisterKernel(const std::string& op, TF_KernelBuilder* builder);
 
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i

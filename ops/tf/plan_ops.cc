@@ -16,13 +16,15 @@ namespace {
 
 void* CreateBegin(TF_OpKernelConstruction* context) {
   std::string name, text;
-  int64_t fingerprint = 0, buckets = 0;
+  int64_t fingerprint = 0, buckets = 0, process_set = 0;
   if (!ReadString(context, "plan_name", &name) || !ReadString(context, "description", &text) ||
       !ReadInt(context, "fingerprint", &fingerprint) ||
-      !ReadInt(context, "num_buckets", &buckets)) {
+      !ReadInt(context, "num_buckets", &buckets) ||
+      !ReadInt(context, "process_set", &process_set)) {
     return nullptr;
   }
-  return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets));
+  return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets),
+                        static_cast<int>(process_set));
 }
 
 void DestroyBegin(void* kernel) { smddp_plan_delete(static_cast<smddp_plan*>(kernel)); }
@@ -139,13 +141,19 @@ void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
 
 // ---- end ----------------------------------------------------------------------------------------
 
-void* CreateEnd(TF_OpKernelConstruction*) { return nullptr; }
-void DestroyEnd(void*) {}
+void* CreateEnd(TF_OpKernelConstruction* context) {
+  auto* process_set = new int64_t(0);
+  if (ReadInt(context, "process_set", process_set)) return process_set;
+  delete process_set;
+  return nullptr;
+}
 
-void ComputeEnd(void*, TF_OpKernelContext* context) {
+void DestroyEnd(void* kernel) { delete static_cast<int64_t*>(kernel); }
+
+void ComputeEnd(void* kernel, TF_OpKernelContext* context) {
   int64_t run = 0;
   if (!ReadRun(context, &run)) return;
-  int code = smddp_plan_end(run);
+  int code = smddp_plan_end(static_cast<int>(*static_cast<int64_t*>(kernel)), run);
   if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
 }
 
@@ -167,8 +175,12 @@ void RegisterPlanOps() {
                "postscale: float = 1.0", "tensor_name: string", kSet},
               false,
               BucketShapes});
-  RegisterOp(
-      {"SmddpPlanEnd", {"run: int64", "tokens: M * int64"}, {}, {"M: int >= 0"}, true, NoOutputs});
+  RegisterOp({"SmddpPlanEnd",
+              {"run: int64", "tokens: M * int64"},
+              {},
+              {"M: int >= 0", kSet},
+              true,
+              NoOutputs});
   RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
                                                        ComputeBegin, DestroyBegin));
   RegisterKernel("SmddpPlanBucket", TF_NewAsyncKernelBuilder("SmddpPlanBucket", "CPU", CreateBucket,

@@ -7,12 +7,6 @@
 namespace smddp {
 namespace {
 
-// With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
-std::mutex& MpiMutex() {
-  static std::mutex mutex;
-  return mutex;
-}
-
 // MPI counts in int. Larger payloads are cut by the algorithms (chunks), except those of WorldMove.
 Status FitsInt(size_t bytes, const char* what) {
   if (bytes <= INT_MAX) return {};
@@ -26,6 +20,7 @@ class MpiGroup : public PeerGroup {
     mpi_->comm_rank(comm_, &rank_);
     mpi_->comm_size(comm_, &size_);
   }
+  ~MpiGroup() override { mpi_->Free(comm_); }
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -33,7 +28,7 @@ class MpiGroup : public PeerGroup {
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
     Status fits = FitsInt(bytes, "an allgather");
     if (!fits.ok()) return fits;
-    std::lock_guard<std::mutex> lock(MpiMutex());
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
     int n = static_cast<int>(bytes);
     return mpi_->CheckError(mpi_->iallgather(send, n, Byte(), recv, n, Byte(), comm_, &request_),
                             "MPI_Iallgather");
@@ -45,7 +40,7 @@ class MpiGroup : public PeerGroup {
     offsets_.assign(offsets.begin(), offsets.end());
     Status fits = FitsInt(offsets.back() + bytes.back(), "an allgather");
     if (!fits.ok()) return fits;
-    std::lock_guard<std::mutex> lock(MpiMutex());
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
     return mpi_->CheckError(mpi_->iallgatherv(send, counts_[rank_], Byte(), recv, counts_.data(),
                                               offsets_.data(), Byte(), comm_, &request_),
                             "MPI_Iallgatherv");
@@ -54,7 +49,7 @@ class MpiGroup : public PeerGroup {
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
     Status fits = FitsInt(bytes, "an exchange");
     if (!fits.ok()) return fits;
-    std::lock_guard<std::mutex> lock(MpiMutex());
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
     int n = static_cast<int>(bytes);
     return mpi_->CheckError(mpi_->ialltoall(send, n, Byte(), recv, n, Byte(), comm_, &request_),
                             "MPI_Ialltoall");
@@ -63,14 +58,14 @@ class MpiGroup : public PeerGroup {
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
     Status fits = FitsInt(bytes, "a broadcast");
     if (!fits.ok()) return fits;
-    std::lock_guard<std::mutex> lock(MpiMutex());
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
     return mpi_->CheckError(
         mpi_->ibcast(buffer, static_cast<int>(bytes), Byte(), root, comm_, &request_),
         "MPI_Ibcast");
   }
 
   Status Test(bool* done) override {
-    std::lock_guard<std::mutex> lock(MpiMutex());
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
     int flag = 0;
     // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; nothing reads it.
     alignas(8) char status[64];

@@ -8,7 +8,7 @@
 
 namespace smddp {
 
-// `comm` is used by this group alone.
+// `comm` is used by this group alone, which frees it: collectively, in the same order on all ranks.
 std::unique_ptr<PeerGroup> MakeMpiGroup(const MpiLibrary* mpi, MpiHandle comm);
 
 }  // namespace smddp

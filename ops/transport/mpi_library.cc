@@ -28,6 +28,9 @@ const char* Env(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
+// An init that failed after this leaves MPI running for the next one.
+bool we_began_mpi = false;
+
 // ../lib of each ancestor process's program: the launcher's own installation.
 void AddLauncherDirs(std::vector<std::string>* dirs) {
   pid_t pid = ::getppid();
@@ -143,6 +146,7 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Finalize", &finalize_);
   find("MPI_Allgather", &allgather_);
   find("MPI_Comm_split", &comm_split_);
+  find("MPI_Comm_free", &comm_free_);
   find("MPI_Comm_set_errhandler", &set_errhandler_);
   find("MPI_Error_string", &error_string_);
   find("MPI_Get_library_version", &library_version_);
@@ -184,7 +188,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
                                  std::to_string(error) + "; is this process launched by " +
                                  LauncherName(launch.launcher) + "'s own mpirun?"};
     }
-    own_init_ = true;
+    we_began_mpi = true;
   }
   query_thread_(&thread_level_);
   set_errhandler_(world_, errors_return_);
@@ -204,7 +208,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
 
 void MpiLibrary::Finalize() {
   int flag = 0;
-  if (!own_init_ || finalized_(&flag) != 0 || flag) return;
+  if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
 }
@@ -223,9 +227,27 @@ Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
 
 Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {
   *comm = 0;
+  // The other ranks come here next, whatever their other threads do, so the lock is not held long.
+  std::lock_guard<std::mutex> lock(mutex_);
   Status status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
-  if (status.ok()) set_errhandler_(*comm, errors_return_);
+  if (status.ok() && color != kNoColor) set_errhandler_(*comm, errors_return_);
   return status;
+}
+
+void MpiLibrary::Free(MpiHandle comm) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Status status = CheckError(comm_free_(&comm), "MPI_Comm_free");
+  if (!status.ok()) LogWarning(status.message());
+}
+
+Status MpiLibrary::Restrict(int color, int key) {
+  MpiHandle comm = 0;
+  Status status = Split(color, key, &comm);
+  if (!status.ok()) return status;
+  world_ = comm;
+  comm_rank(world_, &rank_);
+  comm_size(world_, &size_);
+  return {};
 }
 
 }  // namespace smddp

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 
 #include "core/status.h"
@@ -39,10 +40,17 @@ class MpiLibrary {
 
   // Blocking; for start-up. recv holds size() blocks.
   Status Allgather(const void* send, int bytes, void* recv) const;
+  // Collective over all ranks; a rank with kNoColor gets no communicator.
+  static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   Status Split(int color, int key, MpiHandle* comm) const;
+  void Free(MpiHandle comm) const;
+  // From now on all ranks are those that gave the same color, in the order of their keys.
+  Status Restrict(int color, int key);
   Status CheckError(int error, const char* what) const;
 
   MpiHandle byte_type() const { return byte_; }
+  // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
+  std::mutex& mutex() const { return mutex_; }
 
   // Non-blocking collectives of MPI-3, called by MpiGroup.
   int (*iallgather)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
@@ -66,16 +74,17 @@ class MpiLibrary {
   int (*finalize_)();
   int (*allgather_)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle);
   int (*comm_split_)(MpiHandle, int, int, MpiHandle*);
+  int (*comm_free_)(MpiHandle*);
   int (*set_errhandler_)(MpiHandle, MpiHandle);
   int (*error_string_)(int, char*, int*);
   int (*library_version_)(char*, int*);
 
   bool open_mpi_ = false;
-  bool own_init_ = false;
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
   MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;
   std::string name_;
+  mutable std::mutex mutex_;
 };
 
 }  // namespace smddp

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>  // for swap
 
 namespace smddp {
 namespace {
@@ -17,6 +18,18 @@ Status SystemError(const std::string& what) {
 }
 
 }  // namespace
+
+Segment::~Segment() {
+  CloseDescriptor();
+  if (memory_ != nullptr) ::munmap(memory_, bytes_);
+}
+
+Segment& Segment::operator=(Segment&& other) noexcept {
+  std::swap(memory_, other.memory_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(fd_, other.fd_);
+  return *this;
+}
 
 Status Segment::Create(size_t bytes) {
   fd_ = ::memfd_create("smddp", MFD_CLOEXEC);
@@ -51,6 +64,7 @@ Status Segment::Map(size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) return SystemError("mmap of the shared segment");
   memory_ = memory;
+  bytes_ = bytes;
   return {};
 }
 

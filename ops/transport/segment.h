@@ -16,6 +16,11 @@ namespace smddp {
 
 class Segment {
  public:
+  Segment() = default;
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(Segment&& other) noexcept;
+
   // Zeroed, and backed by memory at once: a lack of it is an error here, not a SIGBUS later.
   Status Create(size_t bytes);
   Status Attach(int creator_pid, int creator_fd, size_t bytes);
@@ -31,6 +36,7 @@ class Segment {
  private:
   Status Map(size_t bytes);
   void* memory_ = nullptr;
+  size_t bytes_ = 0;
   int fd_ = -1;
 };
 

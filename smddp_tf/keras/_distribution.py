@@ -66,7 +66,7 @@ class Distribution:
 
     def expect_reduced(self) -> None:
         """Warns, once, if variables are about to be updated with local gradients."""
-        if self._reduced or self._warned or self.options.set_size() == 1:
+        if self._reduced or self._warned or self.options.process_set.size() == 1:
             return
         self._warned = True
         warnings.warn(

@@ -1,0 +1,143 @@
+#include "engine/rank_set.h"
+
+#include <utility>  // for move
+
+namespace smddp {
+namespace {
+
+// Buckets up to this are advanced on the thread that brings them, for as long as the spin lasts;
+// larger ones go to the progress thread at once, so that the caller can go on with the backward
+// pass.
+constexpr size_t kInlineBytes = 256 << 10;
+
+}  // namespace
+
+RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
+                 FlightRecorder* recorder, double spin_seconds)
+    : number_(number),
+      connection_(std::move(connection)),
+      hand_(std::move(connection_->lanes[0]), selector, recorder),
+      gradients_(std::move(connection_->lanes[1]), selector, recorder),
+      plans_(&gradients_),
+      spin_seconds_(spin_seconds) {}
+
+RankSet::~RankSet() = default;
+
+void RankSet::StartProgress() {
+  progress_ = std::thread([this] { ProgressLoop(); });
+}
+
+void RankSet::StopProgress() {
+  {
+    std::lock_guard<std::mutex> lock(progress_mutex_);
+    stopping_ = true;
+  }
+  progress_wanted_.notify_all();
+  shm()->RingSelf();
+  if (progress_.joinable()) progress_.join();
+}
+
+void RankSet::Fail(const Status& failure) {
+  failed_ = true;
+  hand_.Fail(failure);
+  gradients_.Fail(failure);
+}
+
+void RankSet::Close(const Status& reason) {
+  StopProgress();
+  Fail(reason);
+  plans_.Abandon(reason);
+  hand_.Disconnect();
+  gradients_.Disconnect();
+}
+
+Waiter RankSet::MakeWaiter() const {
+  return Waiter(shm(), spin_seconds_, topology().num_nodes > 1);
+}
+
+Status RankSet::Run(Request request) {
+  struct Result {
+    std::atomic<bool> done{false};
+    Status status;
+  } result;
+  auto operation = std::make_unique<Operation>();
+  operation->request = std::move(request);
+  operation->done = [&result](const Status& status) {
+    result.status = status;
+    result.done.store(true, std::memory_order_release);
+  };
+  hand_.Enqueue(std::move(operation));
+  WaitOn(&hand_, result.done);
+  return result.status;
+}
+
+void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
+  Waiter waiter = MakeWaiter();
+  auto done = [&] { return flag.load(std::memory_order_acquire); };
+  while (!done()) {
+    if (channel->Pump()) {
+      waiter.Reset();
+    } else if (!done()) {
+      waiter.Pause([&] { return channel->Pump() || done(); });
+    }
+  }
+}
+
+void RankSet::WakeProgress() {
+  if (!progress_idle_) return;
+  std::lock_guard<std::mutex> lock(progress_mutex_);
+  progress_wanted_.notify_one();
+}
+
+int64_t RankSet::BeginPlan(std::shared_ptr<const PlanInfo> info) {
+  int64_t run = plans_.Begin(std::move(info));
+  // A run without buckets, or the marker of one that was given up.
+  if (!gradients_.Idle()) WakeProgress();
+  return run;
+}
+
+void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation) {
+  bool small = operation->request.bytes() <= kInlineBytes;
+  plans_.Arrive(run, bucket, std::move(operation));
+  if (small || failed_) {
+    double until = NowSeconds() + spin_seconds_;
+    bool moved = true;
+    while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
+    if (gradients_.Idle()) return;
+  }
+  WakeProgress();
+}
+
+Status RankSet::EndPlan(int64_t run) {
+  std::shared_ptr<EmptyRun> empty = plans_.End(run);
+  if (empty == nullptr) return {};
+  WaitOn(&gradients_, empty->done);
+  return empty->status;
+}
+
+void RankSet::ProgressLoop() {
+  Waiter waiter = MakeWaiter();
+  while (!stopping_) {
+    if (gradients_.Idle()) {
+      waiter.Reset();
+      std::unique_lock<std::mutex> lock(progress_mutex_);
+      progress_idle_ = true;
+      progress_wanted_.wait(lock, [&] { return stopping_ || !gradients_.Idle(); });
+      progress_idle_ = false;
+      continue;
+    }
+    if (gradients_.Pump()) {
+      waiter.Reset();
+    } else {
+      waiter.Pause([&] { return gradients_.Pump() || gradients_.Idle() || stopping_; });
+    }
+  }
+}
+
+void RankSet::Inspect(double seconds,
+                      const std::function<void(Operation*, const std::vector<int>&)>& look) {
+  hand_.Inspect(seconds, look);
+  gradients_.Inspect(seconds, look);
+}
+
+}  // namespace smddp

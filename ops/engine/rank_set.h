@@ -1,0 +1,84 @@
+// RankSet: a set of ranks that run collectives together, as seen by one of them.
+//
+// It owns two channels (hand-written collectives; gradient plans) and a progress thread that
+// advances asynchronous operations. A blocking call advances its channel on the caller's own
+// thread, so a small collective costs no thread switch. Sets share nothing, so a rank may be in
+// several and none waits for another.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/channel.h"
+#include "engine/plan_runs.h"
+#include "engine/waiter.h"
+#include "engine/world.h"
+
+namespace smddp {
+
+class RankSet {
+ public:
+  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set.
+  RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
+          FlightRecorder* recorder, double spin_seconds);
+  ~RankSet();  // StopProgress was called, or the process ends
+
+  void StartProgress();
+  void StopProgress();
+
+  int number() const { return number_; }
+  const Topology& topology() const { return connection_->topology; }
+  ShmGroup* shm() const { return connection_->shm.get(); }
+  size_t StagingBytes() const { return connection_->StagingBytes(); }
+
+  // Hand-written collectives: blocks until done.
+  Status Run(Request request);
+
+  // Gradient plans; see PlanRuns.
+  int64_t BeginPlan(std::shared_ptr<const PlanInfo> info);
+  void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
+  Status EndPlan(int64_t run);
+
+  // No collective is under way.
+  bool Idle() const { return hand_.Idle() && gradients_.Idle(); }
+  // Everything pending and to come fails with this.
+  void Fail(const Status& failure);
+  // Ends the set: all members call it, in the same order.
+  void Close(const Status& reason);
+
+  // For the monitor: what this rank waits for.
+  void Inspect(double seconds,
+               const std::function<void(Operation*, const std::vector<int>&)>& look);
+  double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
+  ChannelStats HandStats() const { return hand_.Stats(); }
+  ChannelStats GradientStats() const { return gradients_.Stats(); }
+
+ private:
+  // Advances a channel on this thread until `done`.
+  void WaitOn(Channel* channel, const std::atomic<bool>& done);
+  void WakeProgress();
+  void ProgressLoop();
+  Waiter MakeWaiter() const;
+
+  const int number_;
+  std::unique_ptr<Connection> connection_;
+  Channel hand_;
+  Channel gradients_;
+  PlanRuns plans_;
+  const double spin_seconds_;
+
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> progress_idle_{false};
+  std::mutex progress_mutex_;
+  std::condition_variable progress_wanted_;
+  std::thread progress_;
+};
+
+}  // namespace smddp
