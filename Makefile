@@ -27,9 +27,10 @@ train: build
 test: build venv-2.15 venv-mpich
 	$(BIN)/python -m pytest
 
-$(VENV)/.ready: requirements/build.txt requirements/run.txt requirements/tf-2.21.txt
+$(VENV)/.ready: requirements/build.txt requirements/run.txt requirements/tf-2.21.txt requirements/tf-keras.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f))
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(foreach f,$(filter-out %tf-keras.txt,$^),-r $(f))
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps -r requirements/tf-keras.txt
 	touch $@
 
 # TensorFlow 2.15 exists for Python 3.11 and older; without it the tests for it say so and skip.

@@ -2,6 +2,7 @@
 
 #include <utility>  // for move
 
+#include "core/deadline.h"
 #include "core/log.h"
 
 namespace smddp {
@@ -10,6 +11,7 @@ Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder)
     : lane_(std::move(lane)), selector_(selector), recorder_(recorder) {}
 
 void Channel::Enqueue(std::unique_ptr<Operation> operation) {
+  operation->ready = NowSeconds();
   std::lock_guard<std::mutex> lock(mutex_);
   queue_.push_back(std::move(operation));
 }
@@ -41,6 +43,7 @@ bool Channel::AdvanceFront(Finished* finished) {
     recorder_->Finish(front->record, status.ok() ? "done" : "failed");
     ++stats_.operations;
     stats_.bytes += front->request.bytes();
+    if (front->awaited) stats_.awaited_seconds += NowSeconds() - front->ready;
     if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
   }
   finished->emplace_back(std::move(queue_.front()), status);

@@ -25,6 +25,11 @@ struct Operation {
   // on every rank alike. Read and written by the channel.
   std::shared_ptr<Status> fate;
 
+  // Whether the step stands still meanwhile: hand-written collectives, and the last bucket of a
+  // plan, which comes when the backward pass is over.
+  bool awaited = true;
+  double ready = 0;  // when it was enqueued
+
   std::unique_ptr<Collective> collective;  // once its turn has come
   uint64_t record = 0;                     // in the flight recorder
   double waited = 0;                       // seconds, counted by the monitor
@@ -34,6 +39,7 @@ struct Operation {
 struct ChannelStats {
   uint64_t operations = 0;
   uint64_t bytes = 0;
+  double awaited_seconds = 0;  // from ready to done, of operations for which the step stood still
 };
 
 class Channel {

@@ -244,6 +244,7 @@ std::string Communicator::StatsJson() const {
   auto add = [](ChannelStats* sum, const ChannelStats& one) {
     sum->operations += one.operations;
     sum->bytes += one.bytes;
+    sum->awaited_seconds += one.awaited_seconds;
   };
   auto sets = OwnSets();
   for (const auto& set : sets) {
@@ -256,6 +257,7 @@ std::string Communicator::StatsJson() const {
       << IsaName() << "\", \"mpi\": \"" << (world_->mpi != nullptr ? world_->mpi->name() : "none")
       << "\", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << hand.operations << ", \"collective_bytes\": " << hand.bytes
+      << ", \"awaited_seconds\": " << hand.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
       << "}";
   return out.str();

@@ -74,6 +74,7 @@ void PlanRuns::HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation
   request.bucket = bucket;
   request.plan_text = run->info->text;
   operation->fate = run->fate;
+  operation->awaited = bucket == run->info->num_buckets - 1;
   channel_->Enqueue(std::move(operation));
 }
 

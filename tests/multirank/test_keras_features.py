@@ -1,5 +1,6 @@
 """Callbacks, loops, layers and refusals of smddp_tf.keras, through mpirun."""
 
+import re
 import textwrap
 
 import pytest
@@ -223,6 +224,21 @@ class StopOne(keras.callbacks.Callback):
         self.model.stop_training = rank == size - 1 and epoch == 1
 model, history = fit([StopOne(), C.EarlyStopping("loss", patience=50)], epochs=9)
 assert len(history.epoch) == 2, history.epoch
+# Throughput: every rank has the same numbers, and TensorBoard has them.
+folder = str(OUT / "board")
+throughput = C.Throughput(24 // size, log_dir=folder, every=2)
+model, history = fit([throughput], epochs=2, steps_per_execution=2)
+rates = history.history["samples_per_second"]
+assert len(set(hvd.allgather_object(str(rates)))) == 1 and min(rates) > 10, rates
+assert all(0 < share < 1 for share in history.history["wait_share"])
+assert throughput._all_batches == 12
+hvd.barrier()
+if rank == 0:
+    import glob
+    from tensorflow.python.summary.summary_iterator import summary_iterator
+    tags = [v.tag for f in glob.glob(folder + "/*") for e in summary_iterator(f)
+            for v in e.summary.value]
+    assert {"samples_per_second", "step_ms", "wait_share"} <= set(tags), tags
 # A schedule in the optimizer cannot be overruled.
 try:
     schedule = keras_modes.schedule()
@@ -238,7 +254,10 @@ report(done=True)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_callbacks(keras_job, ranks):
     """Equal metrics, warm-up, schedules, momentum, checkpoints and stopping together."""
-    keras_job(CALLBACKS, ranks).check(ranks)
+    job = keras_job(CALLBACKS, ranks)
+    job.check(ranks)
+    line = r"epoch=2; ranks=\d; samples_per_second=[\d.e+]+; step_ms=[\d.e+]+; wait_share=[\d.e-]+;"
+    assert re.search(line, job.output), job.output[-3000:]
 
 
 BATCH_NORM = """

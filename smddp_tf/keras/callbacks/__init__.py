@@ -6,6 +6,7 @@ from smddp_tf.keras.callbacks._learning_rate import (
 )
 from smddp_tf.keras.callbacks._ranks import BestModelCheckpoint, EarlyStopping, RankZero
 from smddp_tf.keras.callbacks._sync import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from smddp_tf.keras.callbacks._throughput import Throughput
 
 __all__ = [
     "BestModelCheckpoint",
@@ -15,4 +16,5 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "RankZero",
+    "Throughput",
 ]

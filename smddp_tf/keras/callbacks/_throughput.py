@@ -1,0 +1,120 @@
+"""How fast the whole job trains, and how long it waits for reductions."""
+
+import time
+
+from smddp_tf import _collectives, _native, _runtime
+from smddp_tf._ops import Max, Sum
+from smddp_tf.keras.callbacks._base import Callback
+
+tf = _native.tensorflow()
+
+
+def _write_scalar(name: str, value: float) -> None:
+    """tf.summary.scalar(), which needs TensorBoard to be installed where the file is written."""
+    metadata = tf.compat.v1.SummaryMetadata()
+    metadata.plugin_data.plugin_name = "scalars"
+    tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
+
+
+class _Meter:
+    """Batches, time and waiting since it was made."""
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self._start = time.perf_counter()
+        self._awaited = _runtime.stats()["awaited_seconds"]
+
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
+
+    def wait_share(self) -> float:
+        awaited = _runtime.stats()["awaited_seconds"] - self._awaited
+        return min(1.0, awaited / self.seconds())
+
+
+class Throughput(Callback):
+    """Prints, on rank 0, a line of `name=value;` pairs that a log scraper can read.
+
+    samples_per_second is that of all ranks together. step_ms is the mean time of a step, with
+    whatever Keras does between steps. wait_share is the part of the time for which this job stood
+    still for reductions: after the backward pass was over, or in collectives called by hand; the
+    largest share of any rank, from 0 to 1. The same numbers are added to the logs.
+
+    Args:
+      batch_size: samples in a batch of this rank.
+      log_dir: write TensorBoard scalars here, on rank 0; None: do not.
+      every: "epoch", or a number of batches after which a line is printed as well.
+
+    Raises:
+      ValueError: batch_size or every is not positive.
+    """
+
+    def __init__(self, batch_size, log_dir=None, every="epoch"):
+        super().__init__()
+        if int(batch_size) < 1:
+            raise ValueError(f"batch_size={batch_size} is not >= 1")
+        if every != "epoch" and int(every) < 1:
+            raise ValueError(f'every={every!r} is neither "epoch" nor a number >= 1')
+        self.batch_size = int(batch_size)
+        self.every = every
+        self._log_dir = log_dir
+        self._writer = None
+        self._epoch = self._all_batches = self._last_batch = 0
+        self._of_epoch = self._of_line = None
+
+    def on_train_begin(self, logs=None):
+        """Opens the TensorBoard file."""
+        del logs
+        if self._log_dir and _runtime.rank() == 0:
+            self._writer = tf.summary.create_file_writer(str(self._log_dir))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Starts the clock."""
+        del logs
+        self._epoch, self._last_batch = epoch, 0
+        self._of_epoch, self._of_line = _Meter(), _Meter()
+
+    def on_train_batch_end(self, batch, logs=None):
+        """Counts, and prints if it is time to."""
+        del logs
+        # With steps_per_execution a call stands for several batches.
+        done, self._last_batch = batch + 1 - self._last_batch, batch + 1
+        self._all_batches += done
+        self._of_epoch.batches += done
+        self._of_line.batches += done
+        if self.every != "epoch" and self._of_line.batches >= int(self.every):
+            self._report(self._of_line)
+            self._of_line = _Meter()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Prints, and adds to the logs."""
+        del epoch
+        if self._of_epoch.batches:
+            values = self._report(self._of_epoch)
+            if logs is not None:
+                logs.update(values)
+
+    def on_train_end(self, logs=None):
+        """Closes the TensorBoard file."""
+        del logs
+        if self._writer is not None:
+            self._writer.close()
+
+    def _report(self, meter) -> dict:
+        rate, share = meter.batches * self.batch_size / meter.seconds(), meter.wait_share()
+        if _runtime.size() > 1:
+            rate = float(_collectives.allreduce(tf.constant(rate), op=Sum, name="throughput"))
+            share = float(_collectives.allreduce(tf.constant(share), op=Max, name="wait share"))
+        values = {
+            "samples_per_second": rate,
+            "step_ms": 1e3 * meter.seconds() / meter.batches,
+            "wait_share": share,
+        }
+        if _runtime.rank() == 0:
+            pairs = " ".join(f"{name}={value:.4g};" for name, value in values.items())
+            print(f"epoch={self._epoch + 1}; ranks={_runtime.size()}; {pairs}", flush=True)
+        if self._writer is not None:
+            with self._writer.as_default(step=self._all_batches):
+                for name, value in values.items():
+                    _write_scalar(name, value)
+        return values

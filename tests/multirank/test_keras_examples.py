@@ -1,0 +1,72 @@
+"""The Keras examples, as a user runs them."""
+
+import re
+
+import launcher
+import pytest
+
+EXAMPLES = launcher.ROOT / "examples"
+
+
+def run(keras_job, script, *arguments, ranks=2):
+    """Runs an example; returns its output."""
+    command = [*launcher.mpirun(ranks), keras_job.python, EXAMPLES / script, *arguments]
+    code, output, timed_out = launcher.run_command(command, timeout=150, env=keras_job.env)
+    assert (code, timed_out) == (0, False), output[-4000:]
+    return output
+
+
+def number(name, output):
+    """The last value that was printed as name=value;"""
+    return float(re.findall(rf"{name}=([\d.]+);", output)[-1])
+
+
+@pytest.fixture
+def keras3_job(keras_job):
+    """Only under Keras 3: these examples do not depend on the Keras."""
+    if keras_job.name != "keras3":
+        pytest.skip("this example is run under Keras 3")
+    return keras_job
+
+
+def test_keras_digits(keras_job, tmp_path):
+    """Learns; 6 epochs and then 9 more on other ranks go on where it stopped."""
+    first = run(keras_job, "keras_digits.py", "--checkpoints", tmp_path, "--epochs", "6")
+    assert "all 2 ranks hold the same weights" in first
+    assert "learning rate warm-up is done, at 0.1" in first
+    assert number("samples_per_second", first) > 0
+    rest = run(keras_job, "keras_digits.py", "--checkpoints", tmp_path, "--resume")
+    assert "Epoch 7/15" in rest and "Epoch 6/15" not in rest
+    assert number("accuracy", rest) >= 0.96
+    assert (tmp_path / "best.keras").exists()
+
+
+def test_keras_text(keras3_job):
+    """Does much better than guessing."""
+    output = run(keras3_job, "keras_text.py")
+    assert number("accuracy", output) > 2 * number("guessing", output)
+
+
+def test_keras_mixed_precision_jit(keras3_job):
+    """Learns, and the ranks' loss scales are equal."""
+    output = run(keras3_job, "keras_mixed_precision_jit.py")
+    assert number("accuracy", output) >= 0.95
+    scales = re.findall(r"loss scale of each rank: \[([\d.]+), ([\d.]+)\]", output)
+    assert scales and scales[0][0] == scales[0][1]
+
+
+def test_gan(keras3_job):
+    """Draws pixels about as bright as the digits', the same on all ranks."""
+    output = run(keras3_job, "gan.py", "--epochs", "40")
+    assert "ranks agree=True;" in output
+    assert number("brightness error", output) < 0.8 * number("untrained", output)
+
+
+def test_tfa_lamb(keras_job):
+    """LAMB with a large batch."""
+    if keras_job.name != "keras2":
+        pytest.skip("tensorflow-addons needs Keras 2")
+    reason = keras_job.why_not("tensorflow_addons")
+    if reason:
+        pytest.skip(f"tensorflow-addons is not here: {reason}")
+    assert number("accuracy", run(keras_job, "tfa_lamb.py")) >= 0.95
