@@ -55,7 +55,7 @@ def main():
     train = hvd.shard(train)  # distributed: this rank's part, of the same size everywhere
     rate = args.rate * hvd.size()  # distributed: the batch of all ranks is size() times as large
     folder = pathlib.Path(args.checkpoints)
-    last, best = folder / "last.keras", folder / "best.keras"
+    last, best = str(folder / "last.keras"), str(folder / "best.keras")
     steps = -(-len(train[0]) // args.batch)
     if args.resume:
         model = hvd.load_model(last)  # distributed: instead of keras.models.load_model

@@ -68,11 +68,27 @@ keras = tf.keras
         )
 
 
+def _keras_job(name, tmp_path) -> KerasJob:
+    run = KerasJob(name, tmp_path)
+    reason = run.why_not("tensorflow, tf_keras" if run.env else "tensorflow")
+    if reason:
+        pytest.skip(f"{name} is not here: {reason}")
+    return run
+
+
 @pytest.fixture(params=list(KERASES))
 def keras_job(request, tmp_path):
     """A KerasJob for Keras 3, for tf_keras on the same TensorFlow, and for Keras 2."""
-    run = KerasJob(request.param, tmp_path)
-    reason = _why_not(run.python, "tensorflow, tf_keras" if run.env else "tensorflow")
-    if reason:
-        pytest.skip(f"{request.param} is not here: {reason}")
-    return run
+    return _keras_job(request.param, tmp_path)
+
+
+@pytest.fixture
+def keras3_job(tmp_path):
+    """A KerasJob for Keras 3, where the Keras makes no difference."""
+    return _keras_job("keras3", tmp_path)
+
+
+@pytest.fixture(params=["tf_keras", "keras2"])
+def legacy_keras_job(request, tmp_path):
+    """A KerasJob for what needs Keras 2 or its successor."""
+    return _keras_job(request.param, tmp_path)

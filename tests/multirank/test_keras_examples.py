@@ -17,16 +17,8 @@ def run(keras_job, script, *arguments, ranks=2):
 
 
 def number(name, output):
-    """The last value that was printed as name=value;"""
+    """The last value that was printed with this name."""
     return float(re.findall(rf"{name}=([\d.]+);", output)[-1])
-
-
-@pytest.fixture
-def keras3_job(keras_job):
-    """Only under Keras 3: these examples do not depend on the Keras."""
-    if keras_job.name != "keras3":
-        pytest.skip("this example is run under Keras 3")
-    return keras_job
 
 
 def test_keras_digits(keras_job, tmp_path):
@@ -62,11 +54,9 @@ def test_gan(keras3_job):
     assert number("brightness error", output) < 0.8 * number("untrained", output)
 
 
-def test_tfa_lamb(keras_job):
-    """LAMB with a large batch."""
-    if keras_job.name != "keras2":
-        pytest.skip("tensorflow-addons needs Keras 2")
-    reason = keras_job.why_not("tensorflow_addons")
+def test_tfa_lamb(legacy_keras_job):
+    """LAMB with a large batch; the script imports Addons as they are, so on Keras 2."""
+    reason = legacy_keras_job.why_not("tensorflow_addons")
     if reason:
-        pytest.skip(f"tensorflow-addons is not here: {reason}")
-    assert number("accuracy", run(keras_job, "tfa_lamb.py")) >= 0.95
+        pytest.skip(f"{legacy_keras_job.name} has no tensorflow-addons: {reason}")
+    assert number("accuracy", run(legacy_keras_job, "tfa_lamb.py")) >= 0.95

@@ -1,5 +1,7 @@
 """Callbacks that must act on one rank only, or on all ranks alike."""
 
+import os
+
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._ops import Max, Sum
 from smddp_tf.keras.callbacks._base import Callback
@@ -48,7 +50,7 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     if _runtime.rank() != 0:
         return Callback()
     return tf.keras.callbacks.ModelCheckpoint(
-        filepath,
+        os.fspath(filepath),
         monitor=monitor,
         verbose=verbose,
         save_best_only=True,
