@@ -198,6 +198,12 @@ def test_a_part_of_the_ranks_is_the_job(tmp_path):
             raise SystemExit("accepted")
         except ValueError as error:
             assert not hvd.is_initialized(), error
+    for bad in ("static", [[0]], [hvd.global_process_set]):
+        try:
+            hvd.init(process_sets=bad)
+            raise SystemExit("accepted")
+        except ValueError as error:
+            assert "new ProcessSets" in str(error), error
     try:
         hvd.init(comm=[0, 1] if world else [0, 2])
         raise SystemExit("accepted")
@@ -224,7 +230,7 @@ def test_a_part_of_the_ranks_is_the_job(tmp_path):
     text = """
     from mpi4py import MPI
     half = MPI.COMM_WORLD.Split(world % 2, -world)
-    hvd.init(comm=half)
+    hvd.init(comm=half, process_sets="dynamic")
     assert (hvd.rank(), hvd.size()) == (half.rank, half.size)
     assert float(hvd.allreduce(float(world), op=hvd.Sum)) == half.allreduce(world)
     print("right")

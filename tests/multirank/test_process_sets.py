@@ -128,7 +128,16 @@ def test_overlapping_sets_at_once(job, python, nodes):
         try:
             time.sleep(delay)
             step = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum, process_set=s))
+            table = tf.Variable(tf.ones([4, 1]))
+            @tf.function
+            def rows():
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(tf.gather(table, [0])) * rank
+                tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, process_set=s)
+                return tf.reduce_sum(tape.gradient(loss, table).values)
             for i in range(100):
+                if i % 10 == 0:
+                    equal(rows(), sum(s.ranks), "slices")
                 x = tf.ones([1 + i * 50]) * (rank + i)
                 want = sum(r + i for r in s.ranks)
                 equal(step(x) if i % 2 == 0 else hvd.allreduce(x, op=hvd.Sum, process_set=s), want)
@@ -159,7 +168,7 @@ def test_overlapping_sets_at_once(job, python, nodes):
     """
     env = {"SMDDP_NODES": str(nodes)}
     results = job(with_checks(body), 4, python=python, env=env).check(4)
-    assert results[0]["checks"] == 250
+    assert results[0]["checks"] == 270
 
 
 def test_two_models_in_one_job(job, python):
