@@ -36,7 +36,7 @@ def _placed():
 
 
 def _emit(kind: str, process_set: int, **arguments):
-    """Emits the op. Sets but the global one have ops of their own: ops/tf/collective_ops.cc."""
+    """Emits the op. Sets but the global one have ops of their own: ops/tf/set_op.h."""
     op = getattr(_ops, f"smddp_{kind}_on_set" if process_set else f"smddp_{kind}")
     return op(process_set=process_set, **arguments)
 
@@ -236,10 +236,16 @@ def _(node, *upstream):
 def plan_end(run, tokens: list, process_set: int = 0) -> None:
     """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
     with _placed() as created:
-        done = _ops.smddp_plan_end(run=run, tokens=tokens, process_set=process_set)
+        done = _emit("plan_end", process_set, run=run, tokens=tokens)
         if done is not None:
             created.append(done)
 
 
-for _op in ("SmddpBarrier", "SmddpBarrierOnSet", "SmddpPlanBegin", "SmddpPlanEnd"):
+for _op in (
+    "SmddpBarrier",
+    "SmddpBarrierOnSet",
+    "SmddpPlanBegin",
+    "SmddpPlanEnd",
+    "SmddpPlanEndOnSet",
+):
     tf.no_gradient(_op)

@@ -203,6 +203,9 @@ class _GlobalProcessSet(ProcessSet):
     def __init__(self) -> None:
         """Its ranks are known after init()."""
 
+    def __repr__(self) -> str:
+        return "global_process_set"
+
     @property
     def ranks(self) -> list:
         """The ranks of the job."""

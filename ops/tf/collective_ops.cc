@@ -1,18 +1,14 @@
 // The collectives that a user calls by hand: stateful, so TensorFlow keeps them in program order,
 // and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
 // pool; that cannot deadlock, since every rank runs these ops in the same order.
-//
-// That is not so for process sets, whose ops may run in any order to those of other sets: all of a
-// pool's threads could wait in sets whose other ranks wait elsewhere. Their ops ("...OnSet") are
-// asynchronous, and wait on threads of our own.
+// Ops of process sets are the exception; see tf/set_op.h.
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <new>
 
-#include "tf/blocking.h"
 #include "tf/op_kernel.h"
 #include "tf/register.h"
+#include "tf/set_op.h"
 
 namespace smddp_tf {
 namespace {
@@ -131,31 +127,6 @@ void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
   smddp_request request = MakeRequest(kBarrier, *static_cast<Attributes*>(kernel), {});
   int code = smddp_run(&request);
   if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-}
-
-// ---- registration -------------------------------------------------------------------------------
-
-template <void (*kCompute)(void*, TF_OpKernelContext*)>
-void ComputeOnSet(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  // A std::function on the caller's stack, as in plan_ops.cc.
-  auto finish = *reinterpret_cast<std::function<void()>*>(done);
-  RunBlocking([=]() mutable {
-    kCompute(kernel, context);
-    TF_RunAsyncOpKernelDoneCallback(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&finish));
-  });
-}
-
-// Registers the op and, with "OnSet" behind its name, the same for process sets but the global one.
-template <void* (*kCreate)(TF_OpKernelConstruction*), void (*kCompute)(void*, TF_OpKernelContext*),
-          void (*kDestroy)(void*)>
-void Register(OpSpec spec) {
-  RegisterOp(spec);
-  RegisterKernel(spec.name,
-                 TF_NewKernelBuilder(spec.name.c_str(), "CPU", kCreate, kCompute, kDestroy));
-  spec.name += "OnSet";
-  RegisterOp(spec);
-  RegisterKernel(spec.name, TF_NewAsyncKernelBuilder(spec.name.c_str(), "CPU", kCreate,
-                                                     ComputeOnSet<kCompute>, kDestroy));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "tf/op_kernel.h"
 #include "tf/register.h"
+#include "tf/set_op.h"
 
 namespace smddp_tf {
 namespace {
@@ -175,18 +176,16 @@ void RegisterPlanOps() {
                "postscale: float = 1.0", "tensor_name: string", kSet},
               false,
               BucketShapes});
-  RegisterOp({"SmddpPlanEnd",
-              {"run: int64", "tokens: M * int64"},
-              {},
-              {"M: int >= 0", kSet},
-              true,
-              NoOutputs});
+  Register<CreateEnd, ComputeEnd, DestroyEnd>({"SmddpPlanEnd",
+                                               {"run: int64", "tokens: M * int64"},
+                                               {},
+                                               {"M: int >= 0", kSet},
+                                               true,
+                                               NoOutputs});
   RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
                                                        ComputeBegin, DestroyBegin));
   RegisterKernel("SmddpPlanBucket", TF_NewAsyncKernelBuilder("SmddpPlanBucket", "CPU", CreateBucket,
                                                              ComputeBucket, DestroyBucket));
-  RegisterKernel("SmddpPlanEnd",
-                 TF_NewKernelBuilder("SmddpPlanEnd", "CPU", CreateEnd, ComputeEnd, DestroyEnd));
 }
 
 }  // namespace smddp_tf

@@ -51,6 +51,14 @@ TEST(TopologyOrdersRanksAndNodes) {
   EXPECT_EQ(topo.owners, 2);
   EXPECT(!topo.homogeneous);
   EXPECT_EQ(topo.WorldRank(2), 4);
+  EXPECT_EQ(topo.RankOf(4), 4);
+  // A set of some ranks: numbered in the set, known by their numbers in the job.
+  Topology some = Topology::FromKeys(1, std::vector<int>{0, 1, 1}, {1, 4, 6});
+  EXPECT_EQ(some.num_nodes, 2);
+  EXPECT_EQ(some.local_rank, 0);
+  EXPECT_EQ(some.WorldRank(1), 6);
+  EXPECT_EQ(some.RankOf(6), 2);
+  EXPECT_EQ(some.RankOf(5), -1);
 }
 
 TEST(SpansAreOneLogicalArray) {

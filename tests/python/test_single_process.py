@@ -21,6 +21,19 @@ def test_one_rank():
     assert hvd.is_initialized()
 
 
+def test_the_one_set():
+    """All ranks are the global set, and there is no other of one rank."""
+    with pytest.raises(ValueError, match="global_process_set"):
+        hvd.add_process_set([0])
+    with pytest.raises(ValueError, match="0 to 0"):
+        hvd.add_process_set([0, 1])
+    lone = hvd.ProcessSet([0])
+    assert (lone.size(), lone.rank(), lone.included()) == (None, None, None)
+    with pytest.raises(ValueError, match="not in the job"):
+        hvd.allreduce(1.0, process_set=lone)
+    assert not hvd.remove_process_set(hvd.global_process_set)
+
+
 @pytest.mark.parametrize("jit", [None, False, True])
 def test_identity(jit):
     """Values come back, scaled if asked."""
