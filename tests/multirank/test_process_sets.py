@@ -122,7 +122,8 @@ def test_overlapping_sets_at_once(job, python, nodes):
     body = """
     import threading
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    a, b, c = (hvd.add_process_set(ranks) for ranks in ([0, 1, 2], [0, 1, 3], [2, 3]))
+    lists = [0, 1, 2], [0, 1, 3], [2, 3], [1, 2, 3]
+    a, b, c, d = (hvd.add_process_set(ranks) for ranks in lists)
     errors = []
     def use(s, delay):
         try:
@@ -149,13 +150,13 @@ def test_overlapping_sets_at_once(job, python, nodes):
                if item[0].included()]
     for thread in threads:
         thread.start()
-    # Meanwhile all ranks train, and one set does besides.
+    # Meanwhile all ranks train, and another set does besides; plans of one set come in one order.
     v = tf.Variable(tf.zeros([50000]))
     def gradient(s):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(v) * (rank + 1.0)
         return hvd.DistributedGradientTape(tape, op=hvd.Sum, process_set=s).gradient(loss, v)
-    steps = [(s, tf.function(lambda s=s: gradient(s))) for s in (hvd.global_process_set, c)
+    steps = [(s, tf.function(lambda s=s: gradient(s))) for s in (hvd.global_process_set, d)
              if s.included()]
     for i in range(50):
         for s, step in steps:
