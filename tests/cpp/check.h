@@ -77,11 +77,11 @@ inline bool CheckTrue(const char* file, int line, const char* text, bool ok,
                                             static_cast<bool>(condition), ##__VA_ARGS__))
 #define EXPECT_EQ(a, b, ...) \
   static_cast<void>(::smddp_test::CheckEqual(__FILE__, __LINE__, #a " == " #b, a, b, ##__VA_ARGS__))
-#define ASSERT(condition, ...)                                                 \
-  do {                                                                         \
-    if (!::smddp_test::CheckTrue(__FILE__, __LINE__, #condition,               \
-                                 static_cast<bool>(condition), ##__VA_ARGS__)) \
-      return;                                                                  \
+#define ASSERT(condition, ...)                                                                 \
+  do {                                                                                         \
+    if (!::smddp_test::CheckTrue(__FILE__, __LINE__, #condition, static_cast<bool>(condition), \
+                                 ##__VA_ARGS__))                                               \
+      return;                                                                                  \
   } while (false)
 #define ASSERT_EQ(a, b, ...)                                                                      \
   do {                                                                                            \
