@@ -103,7 +103,7 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     check_dtype(slices.values, REDUCIBLE, "allreduce")
     number = process_set.process_set_id
     values = _ops.allgather(slices.values, name + ".values", number)
-    indices = _ops.allgather(slices.indices, name + ".indices", number)
+    indices = _ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
     if op == Average:
         values = values / tf.cast(process_set.size(), values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
@@ -181,7 +181,8 @@ def grouped_allreduce(
 ):
     """Reduces a list of tensors together: one op for each dtype among them.
 
-    Args and errors are those of allreduce(); tensors is a list (or tuple) and may be empty.
+    Args and errors are those of allreduce(); tensors is a list (or tuple) and may be empty, and
+    tf.IndexedSlices may be among them.
 
     Returns:
       A list of tensors, in the order of the input.
@@ -191,18 +192,28 @@ def grouped_allreduce(
     op = resolve_op(average, op)
     name = name or "grouped_allreduce"
     tensors = list(tensors)
-    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
-        raise NotImplementedError("grouped_allreduce takes dense tensors; use allreduce for slices")
-    tensors = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    for tensor in tensors:
+    results: list = [None] * len(tensors)
+    dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
+    for i in sorted(set(range(len(tensors))) - set(dense)):
+        if prescale_factor != 1.0 or postscale_factor != 1.0:
+            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
+        results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", process_set)
+    packed = []
+    for i in dense:
+        tensor = tf.convert_to_tensor(tensors[i])
         check_dtype(tensor, REDUCIBLE, "allreduce")
-    packed = [compression.compress(tensor) for tensor in tensors]
-    scales = float(prescale_factor), float(postscale_factor)
-    results = _reduce_dense([tensor for tensor, _ in packed], op, *scales, name, process_set)
-    return [
-        compression.decompress(result, context)
-        for result, (_, context) in zip(results, packed, strict=True)
-    ]
+        packed.append(compression.compress(tensor))
+    reduced = _reduce_dense(
+        [tensor for tensor, _ in packed],
+        op,
+        float(prescale_factor),
+        float(postscale_factor),
+        name,
+        process_set,
+    )
+    for i, result, (_, context) in zip(dense, reduced, packed, strict=True):
+        results[i] = compression.decompress(result, context)
+    return results
 
 
 def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.global_process_set):

@@ -149,13 +149,38 @@ def _(node, *upstream):
 def allgather(tensor, name: str, process_set: int = 0):
     """Joins the set's tensors along their first dimension, which may differ by rank."""
     if _xla.inside_jit():
-        _xla.refuse("allgather")
+        return _allgather_in_jit(tensor, name, process_set)
     with _placed() as created:
         output = _emit("allgather", process_set, tensor=tensor, tensor_name=name)
         created.append(output)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     return output
+
+
+def _allgather_in_jit(tensor, name: str, process_set: int):
+    """XLA must know the result's shape, so all ranks must have the shape that this one has."""
+    tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
+    shape = tensor.shape.as_list()
+    ranks = _runtime.size_of(process_set)
+
+    @tf.custom_gradient
+    def call(one):
+        # The shape in the name makes the ranks compare it.
+        results = _xla.call(
+            "allgather",
+            [one],
+            name=f"{name} {shape}",
+            process_set=process_set,
+            result_shapes=[[ranks * shape[0], *shape[1:]] if None not in shape else shape],
+        )
+
+        def grad(upstream):
+            return reducescatter([upstream], Sum, 1.0, 1.0, name + ".grad", process_set)[0]
+
+        return results[0], grad
+
+    return call(tensor)
 
 
 @_gradient_of("SmddpAllgather")
@@ -169,6 +194,123 @@ def _(node, upstream):
     begin = tf.reduce_sum(all_rows[: _runtime.rank_in(process_set)])
     own = summed[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
+
+
+def alltoall(tensor, splits, name: str, process_set: int = 0):
+    """Rows to all ranks and from all; no splits: as many to each. Returns (rows, their counts)."""
+    if _xla.inside_jit():
+        return _alltoall_in_jit(tensor, splits, name, process_set)
+    with _placed() as created:
+        output, received = _emit(
+            "alltoall", process_set, tensor=tensor, splits=splits, tensor_name=name
+        )
+        created.extend([output, received])
+    if tensor.shape.rank:
+        output.set_shape([None, *tensor.shape.as_list()[1:]])
+    received.set_shape([_runtime.size_of(process_set)])
+    return output, received
+
+
+def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
+    shape, ranks = tensor.shape.as_list(), _runtime.size_of(process_set)
+    if splits.shape.num_elements() != 0:
+        _xla.refuse("alltoall with splits")
+    if shape[0] is not None and shape[0] % ranks:
+        raise ValueError(f"alltoall: {shape[0]} rows are not divided by {ranks} ranks")
+
+    @tf.custom_gradient
+    def call(one):
+        results = _xla.call("alltoall", [one], name=f"{name} {shape}", process_set=process_set)
+        return results[0], lambda upstream: _alltoall_in_jit(
+            upstream, splits, name + ".grad", process_set
+        )[0]
+
+    return call(tensor), tf.fill([ranks], (shape[0] or 0) // ranks)
+
+
+@_gradient_of("SmddpAlltoall")
+def _(node, upstream, _):
+    # What came from a rank goes back to it.
+    name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
+    return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
+
+
+def reducescatter(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+) -> list:
+    """Reduces tensors of one dtype; each rank gets its part of the rows of each."""
+    own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
+    if not _xla.inside_jit():
+        with _placed() as created:
+            outputs = _emit(
+                "reducescatter",
+                process_set,
+                tensors=tensors,
+                reduce_op=int(op),
+                prescale=prescale,
+                postscale=postscale,
+                tensor_name=name,
+            )
+            created.extend(outputs)
+        for output, shape in zip(outputs, own, strict=True):
+            output.set_shape(shape)
+        return outputs
+
+    @tf.custom_gradient
+    def call(*inputs):
+        results = _xla.call(
+            "reducescatter",
+            list(inputs),
+            op=op,
+            prescale=prescale,
+            postscale=postscale,
+            name=name,
+            process_set=process_set,
+            result_shapes=own,
+        )
+
+        def grad(*upstream):
+            return _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set)
+
+        return results, grad
+
+    return list(call(*tensors))
+
+
+def _own_rows(rows, process_set: int):
+    """This rank's part of the rows, as in ops/collective/reduce_scatter.cc; None if not known."""
+    if rows is None:
+        return None
+    each, odd = divmod(rows, _runtime.size_of(process_set))
+    return each + (1 if _runtime.rank_in(process_set) < odd else 0)
+
+
+def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+    """Every input row went, scaled, into one row of one rank."""
+    if op not in (Average, Sum):
+        raise LookupError(
+            f"reducescatter with op={OP_NAMES[op]} has no gradient; only Sum and Average have one"
+        )
+    scale = prescale * postscale
+    if op == Average:
+        scale /= _runtime.size_of(process_set)
+    grads = []
+    for i, grad in enumerate(upstream):
+        scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)
+        grads.append(allgather(scaled, f"{name}.grad.{i}", process_set))
+    return grads
+
+
+@_gradient_of("SmddpReducescatter")
+def _(node, *upstream):
+    return _reducescatter_gradient(
+        upstream,
+        node.get_attr("reduce_op"),
+        node.get_attr("prescale"),
+        node.get_attr("postscale"),
+        node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
+    )
 
 
 def barrier(name: str, process_set: int = 0):

@@ -332,16 +332,29 @@ def check_process_set(process_set) -> int:
     return process_set.process_set_id
 
 
+def _set_of(process_set_id: int) -> ProcessSet:
+    process_set = _added_sets.get(process_set_id) if process_set_id else global_process_set
+    if process_set is None:
+        raise ValueError(f"process set {process_set_id} was removed")
+    return process_set
+
+
 def rank_in(process_set_id: int) -> int:
     """This process's number in the set of that number.
 
     Raises:
       ValueError: the set was removed.
     """
-    process_set = _added_sets.get(process_set_id) if process_set_id else global_process_set
-    if process_set is None:
-        raise ValueError(f"process set {process_set_id} was removed")
-    return process_set.rank()
+    return _set_of(process_set_id).rank()
+
+
+def size_of(process_set_id: int) -> int:
+    """The number of ranks in the set of that number.
+
+    Raises:
+      ValueError: the set was removed.
+    """
+    return _set_of(process_set_id).size()
 
 
 # How the library was built, for scripts that ask. MPI and the rest are opened at run time.

@@ -53,8 +53,9 @@ def call(
     postscale=1.0,
     name="",
     process_set=0,
+    result_shapes=None,
 ) -> list:
-    """Emits one custom call for tensors of one dtype; results have the inputs' shapes."""
+    """Emits one custom call for tensors of one dtype; results have the inputs' shapes, or these."""
     problem = _native.register_xla()
     if problem:
         raise tf.errors.UnimplementedError(
@@ -79,7 +80,7 @@ def call(
         backend_config=";".join(f"{key}={value}" for key, value in fields.items()),
         has_side_effect=True,
         result_dtypes=[*[tensor.dtype for tensor in tensors], tf.int32],
-        result_shapes=[*[tensor.shape for tensor in tensors], tf.TensorShape([])],
+        result_shapes=[*(result_shapes or [tensor.shape for tensor in tensors]), []],
     )
     last[:] = [token]
     return results

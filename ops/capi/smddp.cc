@@ -48,7 +48,7 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
                   " is not supported; use Average, Sum, Min, Max or Product");
   }
   if (dtype.accum_size == 0) {
-    return Refuse(std::string("allreduce of ") + dtype.name +
+    return Refuse(std::string("reducing ") + dtype.name +
                   " is not supported; it takes float16, bfloat16, float32, float64, uint8, int8, "
                   "int32 and int64");
   }
@@ -58,12 +58,12 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
 // Checks the arguments and copies them; nothing has been sent when this fails.
 Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
   const DTypeInfo* dtype = FindDType(in.dtype);
-  if (in.kind < 0 || in.kind > 3) return Refuse("unknown collective " + std::to_string(in.kind));
+  if (in.kind < 0 || in.kind > 5) return Refuse("unknown collective " + std::to_string(in.kind));
   if (dtype == nullptr) {
     return Refuse("TensorFlow dtype number " + std::to_string(in.dtype) + " is not supported");
   }
   out->kind = static_cast<Kind>(in.kind);
-  if (out->kind == Kind::kAllreduce) {
+  if (out->reduces()) {
     Status checked = CheckReduction(in, *dtype);
     if (!checked.ok()) return checked;
   }
@@ -84,8 +84,9 @@ Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
     out->tensors.push_back(
         {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
   }
-  if (out->kind == Kind::kAllgather) {
-    out->gather_bytes.assign(in.gather_bytes, in.gather_bytes + topo.size);
+  if (out->gathers()) {
+    int parts = out->kind == Kind::kAllgather ? topo.size : topo.size * topo.size;
+    out->gather_bytes.assign(in.gather_bytes, in.gather_bytes + parts);
   }
   return {};
 }

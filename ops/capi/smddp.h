@@ -69,7 +69,7 @@ typedef struct {
 } smddp_tensor;
 
 typedef struct {
-  int32_t kind;   // 0 allreduce, 1 broadcast, 2 allgather, 3 barrier
+  int32_t kind;   // 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 alltoall, 5 reducescatter
   int32_t dtype;  // TensorFlow's DataType
   int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
   int32_t root;   // in the job, whatever the process set
@@ -79,7 +79,9 @@ typedef struct {
   int32_t num_tensors;
   const smddp_tensor* tensors;
   // Allgather: bytes of each rank's part, one for each rank of the process set. The one tensor's
-  // `out` takes all parts.
+  // `out` takes all parts. Alltoall: bytes from rank r to rank p of the set, at [r * size + p].
+  // Reducescatter: of dims[0] rows each rank gets an equal number, early ranks the odd ones;
+  // `out` has this rank's rows.
   const int64_t* gather_bytes;
 } smddp_request;
 

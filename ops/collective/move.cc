@@ -98,6 +98,8 @@ bool WorldMove::StartNext(Status* status) {
   if (request_->kind == Kind::kBroadcast) {
     size_t bytes = tensor.count() * Info(request_->dtype).size;
     *status = lane_->world->StartBroadcast(tensor.out, bytes, topo_.RankOf(request_->root));
+  } else if (request_->kind == Kind::kAlltoall) {
+    *status = lane_->world->StartAlltoallV(tensor.in, request_->gather_bytes, tensor.out);
   } else {
     std::vector<size_t> offsets;
     size_t offset = 0;

@@ -28,8 +28,8 @@ class ShmAllgather : public Pipeline {
   bool Combine(size_t i) override;
 };
 
-// Broadcast or allgather of a job on several nodes: the ranks compare signatures as always, then
-// MPI moves the bytes.
+// Broadcast, allgather or alltoall of a job on several nodes: the ranks compare signatures as
+// always, then MPI moves the bytes.
 class WorldMove : public Pipeline {
  public:
   WorldMove(Lane* lane, const Request* request);

@@ -70,8 +70,7 @@ uint64_t Request::Signature() const {
   hash.Add(run);
   hash.Add(bucket);
   hash.Bytes(name.data(), name.size());
-  // The parts of an allgather differ by rank as they should; gather_bytes is equal on all.
-  if (kind == Kind::kAllgather) {
+  if (gathers()) {
     for (size_t bytes : gather_bytes) hash.Add(bytes);
     return hash.value();
   }
@@ -96,7 +95,7 @@ std::string Request::Title() const {
 std::string Request::Describe() const {
   std::ostringstream out;
   out << Title();
-  if (kind == Kind::kAllreduce) {
+  if (reduces()) {
     out << " op=" << ReduceOpName(op);
     if (prescale != 1.0) out << " prescale=" << prescale;
     if (postscale != 1.0) out << " postscale=" << postscale;
@@ -116,7 +115,8 @@ std::string Request::Describe() const {
 }
 
 const char* KindName(Kind kind) {
-  constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather", "barrier"};
+  constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather",
+                                    "barrier",   "alltoall",  "reducescatter"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -11,7 +11,14 @@
 
 namespace smddp {
 
-enum class Kind : int { kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3 };
+enum class Kind : int {
+  kAllreduce = 0,
+  kBroadcast = 1,
+  kAllgather = 2,
+  kBarrier = 3,
+  kAlltoall = 4,
+  kReduceScatter = 5,
+};
 
 // Horovod's numbers.
 enum class ReduceOp : int { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
@@ -34,6 +41,7 @@ struct Request {
   std::string name;
   std::vector<TensorArg> tensors;
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
+  // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
   std::vector<size_t> gather_bytes;
   // Gradient buckets: which plan, which of its runs and which bucket; `plan_text` has a line for
   // each gradient.
@@ -50,6 +58,9 @@ struct Request {
   uint64_t Signature() const;
   // What error messages show: a first line for the operation, then one for each tensor.
   std::string Describe() const;
+  bool reduces() const { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
+  // Whether the tensors differ by rank, as they should; gather_bytes is equal on all.
+  bool gathers() const { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
   // "allreduce 'loss'" or "gradient bucket 1 of 'tape' (step 17)".
   std::string Title() const;
 };

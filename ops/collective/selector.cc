@@ -1,6 +1,7 @@
 #include "collective/selector.h"
 
 #include "collective/allreduce.h"
+#include "collective/exchange.h"
 #include "collective/move.h"
 
 namespace smddp {
@@ -40,6 +41,10 @@ const Entry kTable[] = {
     {"world_broadcast", Kind::kBroadcast, SeveralNodes, Always, New<WorldMove>},
     {"shm_allgather", Kind::kAllgather, OneNodeOnly, Always, New<ShmAllgather>},
     {"world_allgather", Kind::kAllgather, SeveralNodes, Always, New<WorldMove>},
+    {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Always, New<ShmAlltoall>},
+    {"world_alltoall", Kind::kAlltoall, SeveralNodes, Always, New<WorldMove>},
+    {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Always, New<ShmReduceScatter>},
+    {"world_reducescatter", Kind::kReduceScatter, SeveralNodes, Always, New<WorldReduceScatter>},
 };
 
 }  // namespace

@@ -2,11 +2,11 @@
 // and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
 // pool; that cannot deadlock, since every rank runs these ops in the same order.
 // Ops of process sets are the exception; see tf/set_op.h.
-#include <algorithm>
 #include <cstring>
 #include <new>
 
 #include "tf/op_kernel.h"
+#include "tf/parts.h"
 #include "tf/register.h"
 #include "tf/set_op.h"
 
@@ -36,36 +36,26 @@ void ComputeSameShapes(void* kernel, TF_OpKernelContext* context) {
 
 // ---- allgather ----------------------------------------------------------------------------------
 
-// The first exchange of an allgather: every rank tells its rank count of dimensions and its rows.
-struct Part {
-  int64_t ndim;
-  int64_t rows;
-  int64_t row_elements;
-};
+// What every rank tells the others first: its count of dimensions, rows, and elements a row.
+enum : size_t { kNdim, kRows, kRowElements };
 
-int ExchangeParts(const Attributes& attributes, const std::vector<int64_t>& dims,
-                  std::vector<Part>* parts) {
-  Part own{static_cast<int64_t>(dims.size()), dims.empty() ? 1 : dims[0], 1};
-  for (size_t i = 1; i < dims.size(); ++i) own.row_elements *= dims[i];
-  std::vector<int64_t> bytes(parts->size(), sizeof(Part));
-  int64_t one = sizeof(Part);
-  smddp_tensor tensor{&own, parts->data(), 1, &one};
-  smddp_request request = MakeRequest(kAllgather, attributes, {});
-  request.num_tensors = 1;
-  request.tensors = &tensor;
-  request.gather_bytes = bytes.data();
-  return smddp_run(&request);
+std::vector<int64_t> PartOf(const std::vector<int64_t>& dims) {
+  int64_t row = 1;
+  for (size_t i = 1; i < dims.size(); ++i) row *= dims[i];
+  return {static_cast<int64_t>(dims.size()), dims.empty() ? 1 : dims[0], row};
 }
 
 // Empty if the parts fit together; otherwise the same sentence on every rank.
-std::string CheckParts(const std::vector<Part>& parts, const std::vector<int32_t>& ranks,
-                       const std::string& name) {
+std::string CheckParts(const std::vector<std::vector<int64_t>>& parts,
+                       const std::vector<int32_t>& ranks, const std::string& name) {
   auto show = [&](size_t r) {
-    return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r].ndim) +
-           " dimensions and " + std::to_string(parts[r].row_elements) + " elements a row";
+    return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r][kNdim]) +
+           " dimensions and " + std::to_string(parts[r][kRowElements]) + " elements a row";
   };
   for (size_t r = 1; r < parts.size(); ++r) {
-    if (parts[r].ndim == parts[0].ndim && parts[r].row_elements == parts[0].row_elements) continue;
+    if (parts[r][kNdim] == parts[0][kNdim] && parts[r][kRowElements] == parts[0][kRowElements]) {
+      continue;
+    }
     return "Mismatched allgather '" + name + "': " + show(0) + ", " + show(r) +
            "; all dimensions but the first must agree";
   }
@@ -74,18 +64,15 @@ std::string CheckParts(const std::vector<Part>& parts, const std::vector<int32_t
 
 void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  int set = static_cast<int>(attributes.process_set);
-  // Of a set that is not there nothing can be exchanged, and smddp_run says why.
-  int size = std::max(1, smddp_process_set_ranks(set, nullptr, 0));
-  std::vector<int32_t> ranks(size);
-  smddp_process_set_ranks(set, ranks.data(), size);
+  std::vector<int32_t> ranks = RanksOf(attributes);
+  size_t size = ranks.size();
   ScopedStatus status;
   TF_Tensor* in = nullptr;
   TF_GetInput(context, 0, &in, status);
   if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
   std::vector<int64_t> dims = Dims(in);
-  std::vector<Part> parts(size);
-  int code = ExchangeParts(attributes, dims, &parts);
+  std::vector<std::vector<int64_t>> parts;
+  int code = ExchangeNumbers(attributes, "", PartOf(dims), size, &parts);
   std::string mismatch = code == SMDDP_OK ? CheckParts(parts, ranks, attributes.name) : "";
   if (code != SMDDP_OK || !mismatch.empty()) {
     TF_DeleteTensor(in);
@@ -95,13 +82,10 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   std::vector<int64_t> out_dims = dims, bytes(size);
   if (out_dims.empty()) out_dims.push_back(0);
   out_dims[0] = 0;
-  int64_t elements = TF_TensorElementCount(in);
-  size_t element = elements == 0 ? 0 : TF_TensorByteSize(in) / static_cast<size_t>(elements);
-  // A rank without rows still needs the element size to know its peers' bytes.
-  if (element == 0) element = SizeOf(attributes.dtype);
-  for (int r = 0; r < size; ++r) {
-    out_dims[0] += parts[r].rows;
-    bytes[r] = parts[r].rows * parts[r].row_elements * static_cast<int64_t>(element);
+  int64_t element = static_cast<int64_t>(SizeOf(attributes.dtype));
+  for (size_t r = 0; r < size; ++r) {
+    out_dims[0] += parts[r][kRows];
+    bytes[r] = parts[r][kRows] * parts[r][kRowElements] * element;
   }
   size_t total = 0;
   for (int64_t part : bytes) total += static_cast<size_t>(part);

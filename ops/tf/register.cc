@@ -10,6 +10,7 @@ namespace {
 
 [[maybe_unused]] const bool registered = [] {
   smddp_tf::RegisterCollectiveOps();
+  smddp_tf::RegisterExchangeOps();
   smddp_tf::RegisterPlanOps();
   return true;
 }();

@@ -8,6 +8,7 @@
 namespace smddp_tf {
 
 void RegisterCollectiveOps();
+void RegisterExchangeOps();
 void RegisterPlanOps();
 
 inline size_t SizeOf(int dtype) {

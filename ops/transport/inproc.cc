@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 namespace smddp {
 namespace {
@@ -43,6 +44,17 @@ class InprocGroup : public PeerGroup {
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
     return Start(send, [=](const std::vector<const char*>& sends) {
       for (int r = 0; r < size_; ++r) Copy(recv, r * bytes, sends[r] + rank_ * bytes, bytes);
+    });
+  }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) override {
+    return Start(send, [=](const std::vector<const char*>& sends) {
+      size_t to = 0;
+      for (int r = 0; r < size_; ++r) {
+        const size_t* row = bytes.data() + r * size_;
+        size_t from = std::accumulate(row, row + rank_, size_t{0});
+        Copy(recv, to, sends[r] + from, row[rank_]);
+        to += row[rank_];
+      }
     });
   }
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {

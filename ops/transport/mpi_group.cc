@@ -1,5 +1,6 @@
 #include "transport/mpi_group.h"
 
+#include <algorithm>
 #include <climits>
 #include <mutex>
 #include <string>
@@ -55,6 +56,27 @@ class MpiGroup : public PeerGroup {
                             "MPI_Ialltoall");
   }
 
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) override {
+    size_t n = static_cast<size_t>(size_), send_total = 0, recv_total = 0;
+    for (auto* list : {&counts_, &offsets_, &recv_counts_, &recv_offsets_}) list->resize(n);
+    for (size_t p = 0; p < n; ++p) {
+      size_t to = bytes[rank_ * n + p], from = bytes[p * n + rank_];
+      Status fits = FitsInt(std::max(send_total + to, recv_total + from), "an alltoall");
+      if (!fits.ok()) return fits;
+      counts_[p] = static_cast<int>(to);
+      offsets_[p] = static_cast<int>(send_total);
+      recv_counts_[p] = static_cast<int>(from);
+      recv_offsets_[p] = static_cast<int>(recv_total);
+      send_total += to;
+      recv_total += from;
+    }
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
+    return mpi_->CheckError(
+        mpi_->ialltoallv(send, counts_.data(), offsets_.data(), Byte(), recv, recv_counts_.data(),
+                         recv_offsets_.data(), Byte(), comm_, &request_),
+        "MPI_Ialltoallv");
+  }
+
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
     Status fits = FitsInt(bytes, "a broadcast");
     if (!fits.ok()) return fits;
@@ -81,7 +103,7 @@ class MpiGroup : public PeerGroup {
   MpiHandle comm_;
   MpiHandle request_ = 0;
   int rank_ = 0, size_ = 1;
-  std::vector<int> counts_, offsets_;  // live until Test says done
+  std::vector<int> counts_, offsets_, recv_counts_, recv_offsets_;  // live until Test says done
 };
 
 }  // namespace

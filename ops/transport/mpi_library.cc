@@ -153,6 +153,7 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Iallgather", &iallgather);
   find("MPI_Iallgatherv", &iallgatherv);
   find("MPI_Ialltoall", &ialltoall);
+  find("MPI_Ialltoallv", &ialltoallv);
   find("MPI_Ibcast", &ibcast);
   find("MPI_Test", &test);
   find("MPI_Comm_rank", &comm_rank);

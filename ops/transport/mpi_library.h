@@ -57,6 +57,8 @@ class MpiLibrary {
   int (*iallgatherv)(const void*, int, MpiHandle, void*, const int*, const int*, MpiHandle,
                      MpiHandle, MpiHandle*);
   int (*ialltoall)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
+  int (*ialltoallv)(const void*, const int*, const int*, MpiHandle, void*, const int*, const int*,
+                    MpiHandle, MpiHandle, MpiHandle*);
   int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);
   int (*test)(MpiHandle*, int*, void*);
   int (*comm_rank)(MpiHandle, int*);

@@ -27,6 +27,8 @@ class PeerGroup {
                                  const std::vector<size_t>& offsets) = 0;
   // send and recv hold size() blocks of `bytes`; block r goes to (comes from) rank r.
   virtual Status StartAlltoall(const void* send, size_t bytes, void* recv) = 0;
+  // From rank r to rank p go bytes[r * size() + p] bytes; both buffers are laid out in rank order.
+  virtual Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) = 0;
   virtual Status StartBroadcast(void* buffer, size_t bytes, int root) = 0;
 
   // Sets *done when the operation that was started last has finished.

@@ -15,7 +15,7 @@ LEVELS = [
     {"_xla"},
     {"_ops"},
     {"_collectives"},
-    {"_variables", "_reduce"},
+    {"_variables", "_reduce", "_exchange"},
     {"_tape"},
     {"keras"},
     {"__init__"},

@@ -1,0 +1,73 @@
+// Alltoall inside a node: chunk by chunk, each rank writes every peer's bytes into that peer's lane
+// of its slot, and copies its own lane out of every peer's slot.
+#include <algorithm>
+#include <cstring>
+
+#include "collective/exchange.h"
+
+namespace smddp {
+
+SlotLanes::SlotLanes(const ShmGroup& shm, size_t element_size) {
+  size_t peers = static_cast<size_t>(std::max(1, shm.size() - 1));
+  stride_ = shm.chunk_bytes() / peers / 64 * 64;
+  bytes_ = stride_ / element_size * element_size;
+}
+
+size_t SlotLanes::Chunks(size_t largest) const {
+  return largest == 0 ? 1 : (largest + bytes_ - 1) / bytes_;
+}
+
+namespace {
+
+size_t Largest(const Request& request) {
+  const auto& parts = request.gather_bytes;
+  return parts.empty() ? 0 : *std::max_element(parts.begin(), parts.end());
+}
+
+}  // namespace
+
+ShmAlltoall::ShmAlltoall(Lane* lane, const Request* request)
+    : Pipeline(lane, request, SlotLanes(*lane->shm, 1).Chunks(Largest(*request)), true),
+      lanes_(*lane->shm, 1) {
+  size_t send = 0, recv = 0;
+  for (int p = 0; p < topo_.size; ++p) {
+    send_offsets_.push_back(send);
+    recv_offsets_.push_back(recv);
+    send += Bytes(topo_.rank, p);
+    recv += Bytes(p, topo_.rank);
+  }
+}
+
+// Ranks of the set; on one node these are the local ranks.
+size_t ShmAlltoall::Bytes(int source, int target) const {
+  return request_->gather_bytes[static_cast<size_t>(source * topo_.size + target)];
+}
+
+void ShmAlltoall::Stage(size_t i) {
+  const char* in = static_cast<const char*>(request_->tensors[0].in);
+  size_t begin = i * lanes_.bytes();
+  int self = topo_.rank;
+  for (int p = 0; p < topo_.size; ++p) {
+    size_t bytes = Bytes(self, p);
+    if (p == self || begin >= bytes) continue;
+    std::memcpy(Slot(self, i) + lanes_.Offset(self, p), in + send_offsets_[p] + begin,
+                std::min(lanes_.bytes(), bytes - begin));
+  }
+}
+
+bool ShmAlltoall::Combine(size_t i) {
+  const char* in = static_cast<const char*>(request_->tensors[0].in);
+  char* out = static_cast<char*>(request_->tensors[0].out);
+  size_t begin = i * lanes_.bytes();
+  int self = topo_.rank;
+  for (int p = 0; p < topo_.size; ++p) {
+    size_t bytes = Bytes(p, self);
+    if (begin >= bytes) continue;
+    const char* from =
+        p == self ? in + send_offsets_[self] + begin : Slot(p, i) + lanes_.Offset(p, self);
+    std::memcpy(out + recv_offsets_[p] + begin, from, std::min(lanes_.bytes(), bytes - begin));
+  }
+  return true;
+}
+
+}  // namespace smddp

@@ -1,0 +1,149 @@
+// The contract of alltoall and reducescatter: all sizes of job and payload, on one node and on
+// several, with data that differ by rank and sum exactly.
+#include "collective/exchange.h"
+
+#include "check.h"
+#include "inproc_job.h"
+
+namespace {
+
+using namespace smddp;
+using smddp_test::InprocJob;
+using smddp_test::RunRanks;
+
+constexpr size_t kChunk = 4096;
+
+struct Shape {
+  int size, nodes;
+};
+constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1},
+                           {2, 2}, {3, 3}, {4, 2}, {3, 2}, {8, 4}};
+
+std::string Case(const Shape& job, size_t count) {
+  return std::to_string(count) + " on " + std::to_string(job.size) + " ranks, " +
+         std::to_string(job.nodes) + " nodes";
+}
+
+}  // namespace
+
+TEST(RowsAreDividedAndEarlyRanksGetTheOddOnes) {
+  for (int64_t rows : {0, 1, 4, 5, 7, 1000}) {
+    for (int size : {1, 2, 3, 8}) {
+      size_t at = 0, last = SIZE_MAX;
+      for (int r = 0; r < size; ++r) {
+        Range own = RowsOf(rows, size, r);
+        EXPECT_EQ(own.begin, at);
+        EXPECT(own.size() <= last);
+        at = own.end;
+        last = own.size();
+      }
+      EXPECT_EQ(at, static_cast<size_t>(rows));
+      EXPECT(RowsOf(rows, size, 0).size() - last <= 1);
+    }
+  }
+}
+
+TEST(AlltoallBringsEveryPartToItsRank) {
+  for (const Shape& shape : kJobs) {
+    InprocJob job(shape.size, shape.nodes, kChunk);
+    size_t n = static_cast<size_t>(shape.size);
+    RunRanks(shape.size, [&](int self) {
+      for (size_t count : {0, 1, 7, 1500, 20011}) {
+        // Rank r sends count + 3 r + p bytes to rank p, and nothing to rank 1.
+        std::vector<size_t> matrix(n * n);
+        size_t send = 0, recv = 0;
+        for (size_t r = 0; r < n; ++r) {
+          for (size_t p = 0; p < n; ++p) {
+            size_t bytes = p == 1 ? 0 : count + 3 * r + p;
+            matrix[r * n + p] = bytes;
+            if (static_cast<int>(r) == self) send += bytes;
+            if (static_cast<int>(p) == self) recv += bytes;
+          }
+        }
+        std::vector<char> in, out(recv, '?');
+        for (size_t p = 0; p < n; ++p) {
+          in.insert(in.end(), matrix[self * n + p], static_cast<char>('a' + self * 8 + p));
+        }
+        Request request;
+        request.kind = Kind::kAlltoall;
+        request.dtype = DType::kUint8;
+        request.gather_bytes = matrix;
+        request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(send)}}};
+        Status status = job.Run(self, request);
+        ASSERT(status.ok(), status.message());
+        size_t at = 0;
+        for (size_t r = 0; r < n; ++r) {
+          for (size_t i = 0; i < matrix[r * n + self]; ++i, ++at) {
+            ASSERT_EQ(out[at], static_cast<char>('a' + r * 8 + self), Case(shape, count));
+          }
+        }
+        ASSERT_EQ(at, recv);
+      }
+    });
+  }
+}
+
+TEST(ReduceScatterGivesEachRankItsRows) {
+  for (const Shape& shape : kJobs) {
+    InprocJob job(shape.size, shape.nodes, kChunk);
+    RunRanks(shape.size, [&](int self) {
+      for (int64_t rows : {0, 1, 3, 9, 4099}) {
+        // Two tensors, of 1 and of 3 elements a row; element i of rank r is i % 7 + r.
+        std::vector<float> a(rows), b(rows * 3);
+        for (size_t i = 0; i < a.size(); ++i) a[i] = static_cast<float>(i % 7) + self;
+        for (size_t i = 0; i < b.size(); ++i) b[i] = static_cast<float>(i % 7) + self;
+        Range own = RowsOf(rows, shape.size, self);
+        std::vector<float> out_a(own.size()), out_b(own.size() * 3);
+        Request request;
+        request.kind = Kind::kReduceScatter;
+        request.op = ReduceOp::kSum;
+        request.name = "x";
+        request.tensors = {{a.data(), out_a.data(), {rows}}, {b.data(), out_b.data(), {rows, 3}}};
+        Status status = job.Run(self, request);
+        ASSERT(status.ok(), status.message());
+        auto want = [&](size_t i) {
+          return static_cast<float>((i % 7) * shape.size + shape.size * (shape.size - 1) / 2);
+        };
+        size_t count = static_cast<size_t>(rows);
+        for (size_t i = 0; i < own.size(); ++i) {
+          ASSERT_EQ(out_a[i], want(own.begin + i), Case(shape, count));
+        }
+        for (size_t i = 0; i < own.size() * 3; ++i) {
+          ASSERT_EQ(out_b[i], want(own.begin * 3 + i), Case(shape, count));
+        }
+      }
+    });
+  }
+}
+
+TEST(ReduceScatterSumsHalfPrecisionInFloat) {
+  InprocJob job(3, 1, kChunk);
+  RunRanks(3, [&](int self) {
+    // bfloat16 256 + 1 + 1: a sum in bfloat16 would lose the ones.
+    std::vector<uint16_t> in(3, self == 0 ? 0x4380 : 0x3f80), out(1);
+    Request request;
+    request.kind = Kind::kReduceScatter;
+    request.dtype = DType::kBfloat16;
+    request.op = ReduceOp::kSum;
+    request.tensors = {{in.data(), out.data(), {3}}};
+    Status status = job.Run(self, request);
+    ASSERT(status.ok(), status.message());
+    EXPECT_EQ(out[0], 0x4381);  // 258
+  });
+}
+
+TEST(ReduceScatterOfDifferentShapesIsAMismatch) {
+  InprocJob job(3, 1, kChunk);
+  RunRanks(3, [&](int self) {
+    std::vector<float> in(100, 1.0f), out(100);
+    Request request;
+    request.kind = Kind::kReduceScatter;
+    request.op = ReduceOp::kSum;
+    request.tensors = {{in.data(), out.data(), {self == 2 ? 30 : 31}}};
+    EXPECT_EQ(job.Run(self, request).code(), Code::kMismatch);
+    request.tensors[0].dims = {30};
+    Status status = job.Run(self, request);
+    EXPECT(status.ok(), status.message());
+    EXPECT_EQ(out[0], 3.0f);
+  });
+}
