@@ -50,6 +50,7 @@ _NEED_TENSORFLOW = {
     "alltoall": "_exchange",
     "grouped_allgather": "_exchange",
     "grouped_reducescatter": "_exchange",
+    "join": "_exchange",
     "reducescatter": "_exchange",
     "allgather_object": "_variables",
     "broadcast_": "_variables",
@@ -57,6 +58,11 @@ _NEED_TENSORFLOW = {
     "broadcast_object": "_variables",
     "broadcast_object_fn": "_variables",
     "broadcast_variables": "_variables",
+    "local_rank_op": "_queries",
+    "local_size_op": "_queries",
+    "process_set_included_op": "_queries",
+    "rank_op": "_queries",
+    "size_op": "_queries",
     "DistributedGradientTape": "_tape",
 }
 

@@ -175,3 +175,23 @@ def reducescatter(
         postscale_factor=postscale_factor,
         name=name or "reducescatter",
     )[0]
+
+
+def join():
+    """Waits until all ranks have called it, and serves the others' collectives meanwhile.
+
+    For ranks that ran out of data: they take part in allreduces and gradient reductions with zeros
+    (an average still divides by all ranks), in broadcasts from other ranks and barriers, and in
+    allgathers with no rows. Collectives for which that would not do (Min, Max, Product, alltoall,
+    reducescatter, a broadcast from this rank) fail on all ranks with FailedPreconditionError.
+
+    Returns:
+      The rank that was the last to call it: an int32 scalar.
+
+    Raises:
+      ValueError: before init().
+      tf.errors.InvalidArgumentError: the ranks are on several nodes.
+      tf.errors.UnknownError: a rank ended without having called it.
+    """
+    _runtime.size()
+    return _ops.join()

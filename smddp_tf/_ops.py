@@ -19,7 +19,7 @@ _LAST_COLLECTIVE = "smddp_tf_last_collective"
 
 
 @contextlib.contextmanager
-def _placed():
+def placed():
     """On the CPU and, in a TF1 graph, after the graph's last collective.
 
     Functions keep stateful ops in program order by themselves; a plain graph does not, and ranks
@@ -35,7 +35,7 @@ def _placed():
         last[:] = [created[-1].op if isinstance(created[-1], tf.Tensor) else created[-1]]
 
 
-def _emit(kind: str, process_set: int, **arguments):
+def emit(kind: str, process_set: int, **arguments):
     """Emits the op. Sets but the global one have ops of their own: ops/tf/set_op.h."""
     op = getattr(_ops, f"smddp_{kind}_on_set" if process_set else f"smddp_{kind}")
     return op(process_set=process_set, **arguments)
@@ -57,8 +57,8 @@ def allreduce(
 ) -> list:
     """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
     if not _xla.inside_jit():
-        with _placed() as created:
-            outputs = _emit(
+        with placed() as created:
+            outputs = emit(
                 "allreduce",
                 process_set,
                 tensors=tensors,
@@ -83,14 +83,14 @@ def allreduce(
         )
 
         def grad(*upstream):
-            return _allreduce_gradient(list(upstream), op, prescale, postscale, name, process_set)
+            return allreduce_gradient(list(upstream), op, prescale, postscale, name, process_set)
 
         return results, grad
 
     return list(call(*tensors))
 
 
-def _allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
     if op not in (Average, Sum):
         raise LookupError(
             f"allreduce with op={OP_NAMES[op]} has no gradient; only Sum and Average have one"
@@ -100,7 +100,7 @@ def _allreduce_gradient(upstream, op, prescale, postscale, name, process_set) ->
 
 @_gradient_of("SmddpAllreduce")
 def _(node, *upstream):
-    return _allreduce_gradient(
+    return allreduce_gradient(
         list(upstream),
         node.get_attr("reduce_op"),
         node.get_attr("prescale"),
@@ -113,8 +113,8 @@ def _(node, *upstream):
 def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
     """Gives every rank of the set the root's tensors."""
     if not _xla.inside_jit():
-        with _placed() as created:
-            outputs = _emit(
+        with placed() as created:
+            outputs = emit(
                 "broadcast", process_set, tensors=tensors, root_rank=root, tensor_name=name
             )
             created.extend(outputs)
@@ -150,8 +150,8 @@ def allgather(tensor, name: str, process_set: int = 0):
     """Joins the set's tensors along their first dimension, which may differ by rank."""
     if _xla.inside_jit():
         return _allgather_in_jit(tensor, name, process_set)
-    with _placed() as created:
-        output = _emit("allgather", process_set, tensor=tensor, tensor_name=name)
+    with placed() as created:
+        output = emit("allgather", process_set, tensor=tensor, tensor_name=name)
         created.append(output)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
@@ -200,8 +200,8 @@ def alltoall(tensor, splits, name: str, process_set: int = 0):
     """Rows to all ranks and from all; no splits: as many to each. Returns (rows, their counts)."""
     if _xla.inside_jit():
         return _alltoall_in_jit(tensor, splits, name, process_set)
-    with _placed() as created:
-        output, received = _emit(
+    with placed() as created:
+        output, received = emit(
             "alltoall", process_set, tensor=tensor, splits=splits, tensor_name=name
         )
         created.extend([output, received])
@@ -241,8 +241,8 @@ def reducescatter(
     """Reduces tensors of one dtype; each rank gets its part of the rows of each."""
     own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
     if not _xla.inside_jit():
-        with _placed() as created:
-            outputs = _emit(
+        with placed() as created:
+            outputs = emit(
                 "reducescatter",
                 process_set,
                 tensors=tensors,
@@ -317,77 +317,23 @@ def barrier(name: str, process_set: int = 0):
     """Returns when every rank of the set has come here."""
     if _xla.inside_jit():
         _xla.refuse("barrier")
-    with _placed() as created:
-        done = _emit("barrier", process_set, tensor_name=name)
+    with placed() as created:
+        done = emit("barrier", process_set, tensor_name=name)
         if done is not None:
             created.append(done)
     return done
 
 
-def plan_begin(plan, name: str, process_set: int = 0):
-    """Opens a run of a plan; returns its number, which every bucket takes."""
-    with _placed() as created:
-        run = _ops.smddp_plan_begin(
-            plan_name=name,
-            fingerprint=plan.fingerprint,
-            description=plan.description,
-            num_buckets=len(plan.buckets),
-            process_set=process_set,
-        )
-        created.append(run)
-    return run
+def join():
+    """Serves the others' collectives until all ranks have come here; the last one's number."""
+    if _xla.inside_jit():
+        _xla.refuse("join")
+    with placed() as created:
+        last = _ops.smddp_join(tensor_name="join")
+        created.append(last)
+    last.set_shape([])
+    return last
 
 
-def plan_bucket(
-    run,
-    tensors,
-    bucket: int,
-    op: int,
-    prescale: float,
-    postscale: float,
-    name: str,
-    process_set: int = 0,
-):
-    """Reduces one bucket as soon as its tensors exist. Returns (outputs, token for plan_end)."""
-    with tf.device("/cpu:0"):
-        return _ops.smddp_plan_bucket(
-            run=run,
-            tensors=tensors,
-            bucket=bucket,
-            reduce_op=int(op),
-            prescale=prescale,
-            postscale=postscale,
-            tensor_name=f"{name}.{bucket}",
-            process_set=process_set,
-        )
-
-
-@tf.RegisterGradient("SmddpPlanBucket")
-def _(node, *upstream):
-    grads = _allreduce_gradient(
-        list(upstream[:-1]),
-        node.get_attr("reduce_op"),
-        node.get_attr("prescale"),
-        node.get_attr("postscale"),
-        node.get_attr("tensor_name").decode(),
-        node.get_attr("process_set"),
-    )
-    return [None, *grads]
-
-
-def plan_end(run, tokens: list, process_set: int = 0) -> None:
-    """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
-    with _placed() as created:
-        done = _emit("plan_end", process_set, run=run, tokens=tokens)
-        if done is not None:
-            created.append(done)
-
-
-for _op in (
-    "SmddpBarrier",
-    "SmddpBarrierOnSet",
-    "SmddpPlanBegin",
-    "SmddpPlanEnd",
-    "SmddpPlanEndOnSet",
-):
+for _op in ("SmddpBarrier", "SmddpBarrierOnSet", "SmddpJoin"):
     tf.no_gradient(_op)

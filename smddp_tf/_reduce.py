@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from smddp_tf import _collectives, _config, _native, _ops, _runtime, _xla
+from smddp_tf import _collectives, _config, _native, _ops, _plan_ops, _runtime, _xla
 from smddp_tf._compression import Compression
 from smddp_tf._ops import Average, Sum
 from smddp_tf._plan import GradientSpec, make_plan
@@ -99,16 +99,16 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
     if _xla.inside_jit():
         return _reduce_in_jit(results, specs, options)
     number = options.process_set.process_set_id
-    run = _ops.plan_begin(plan, options.name, number)
+    run = _plan_ops.plan_begin(plan, options.name, number)
     tokens = []
     for bucket, indices in enumerate(plan.buckets):
-        outputs, token = _ops.plan_bucket(
+        outputs, token = _plan_ops.plan_bucket(
             run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name, number
         )
         tokens.append(token)
         for i, output in zip(indices, outputs, strict=True):
             results[i] = output
-    _ops.plan_end(run, tokens, number)
+    _plan_ops.plan_end(run, tokens, number)
     return results
 
 

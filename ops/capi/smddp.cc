@@ -213,6 +213,12 @@ int smddp_agree(const char* text) {
   return Return(comm == nullptr ? NotInitialized() : comm->Agree(text));
 }
 
+int smddp_join(int* last) {
+  Status status;
+  std::shared_ptr<RankSet> everybody = FindSet(0, &status);
+  return Return(everybody == nullptr ? status : everybody->Join(last));
+}
+
 int smddp_run(const smddp_request* request) { return Return(RunRequest(*request)); }
 
 int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op, double prescale,

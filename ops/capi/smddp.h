@@ -88,6 +88,10 @@ typedef struct {
 // Blocks until this rank's part is done.
 SMDDP_EXPORT int smddp_run(const smddp_request* request);
 
+// Takes part in the others' collectives, with zeros, until all ranks of the job have called this.
+// *last: the rank that was the last to do so.
+SMDDP_EXPORT int smddp_join(int* last);
+
 // Short forms.
 SMDDP_EXPORT int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op,
                                  double prescale, double postscale, const char* name);

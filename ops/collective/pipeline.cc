@@ -76,7 +76,17 @@ bool Pipeline::CombinedByAll(size_t i) const {
 bool Pipeline::TryStage() {
   if (state_ != State::kRunning || staged_ == num_chunks_ || !SlotFree(staged_)) return false;
   if (staged_ == 0) {
-    shm_->header(shm_->rank(), lane_->index, base_) = {signature_, 0};
+    shm_->header(shm_->rank(), lane_->index, base_) = {
+        signature_,
+        0,
+        static_cast<int32_t>(request_->kind),
+        static_cast<int32_t>(request_->dtype),
+        static_cast<int32_t>(request_->op),
+        request_->root,
+        request_->kind == Kind::kAllreduce ? request_->count() : 0,
+        num_chunks_,
+        request_->run,
+    };
   }
   Stage(staged_);
   ++staged_;

@@ -59,6 +59,7 @@ SpanList Request::Spans() const {
 }
 
 uint64_t Request::Signature() const {
+  if (joined.signature != 0) return joined.signature;
   Hash hash;
   hash.Add(static_cast<int>(kind));
   hash.Add(static_cast<int>(dtype));
@@ -83,6 +84,7 @@ uint64_t Request::Signature() const {
 
 std::string Request::Title() const {
   std::ostringstream out;
+  if (joined.signature != 0) return "join(): no more data, so only sums and averages are served";
   if (plan != 0) {
     out << "gradient bucket " << bucket << " of '" << name << "' (step " << run << ")";
   } else {
@@ -95,6 +97,7 @@ std::string Request::Title() const {
 std::string Request::Describe() const {
   std::ostringstream out;
   out << Title();
+  if (joined.signature != 0) return out.str() + "\n";
   if (reduces()) {
     out << " op=" << ReduceOpName(op);
     if (prescale != 1.0) out << " prescale=" << prescale;

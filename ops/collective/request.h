@@ -50,6 +50,12 @@ struct Request {
   int bucket = -1;
   std::shared_ptr<const std::string> plan_text;
 
+  // A rank that has joined (collective/joined.h) gives a peer's signature and number of chunks.
+  struct Joined {
+    uint64_t signature = 0;  // 0: this rank has not joined
+    size_t chunks = 0;
+  } joined;
+
   size_t count() const;  // elements of all tensors
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;

@@ -2,6 +2,7 @@
 
 #include "collective/allreduce.h"
 #include "collective/exchange.h"
+#include "collective/joined.h"
 #include "collective/move.h"
 
 namespace smddp {
@@ -51,6 +52,11 @@ const Entry kTable[] = {
 
 std::unique_ptr<Collective> Selector::Make(Lane* lane, const Request* request,
                                            std::string* why) const {
+  // An allreduce of a joined rank is like any other, of zeros; all else it does with nothing.
+  bool zeros = request->kind == Kind::kAllreduce && !request->tensors.empty();
+  if (request->joined.signature != 0 && !zeros) {
+    return std::make_unique<JoinedMove>(lane, request);
+  }
   // A barrier is an allreduce of nothing.
   Kind kind = request->kind == Kind::kBarrier ? Kind::kAllreduce : request->kind;
   bool forced = kind == Kind::kAllreduce && !forced_allreduce.empty();

@@ -2,6 +2,7 @@
 
 #include <utility>  // for move
 
+#include "collective/joined.h"
 #include "core/deadline.h"
 #include "core/log.h"
 
@@ -63,6 +64,25 @@ void Channel::Complete(Finished* finished) const {
   for (auto& [operation, status] : *finished) operation->done(status);
   // Another thread of this rank may sleep until one of these is done.
   if (!finished->empty()) lane_.shm->RingSelf();
+}
+
+bool Channel::EnqueueJoined(uint64_t* run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!queue_.empty() || !failure_.ok()) return false;
+  const Topology& topo = *lane_.topology;
+  for (int p = 0; p < topo.local_size; ++p) {
+    uint64_t staged = lane_.shm->lane(p, lane_.index).staged.load(std::memory_order_acquire);
+    if (staged <= lane_.next_chunk) continue;
+    const SlotHeader& header = lane_.shm->header(p, lane_.index, lane_.next_chunk);
+    auto operation = std::make_unique<Operation>();
+    operation->request = JoinedRequest(header, topo.WorldRank(topo.local_rank), &operation->memory);
+    operation->awaited = false;
+    operation->done = [](const Status&) {};  // whoever began it gets the error
+    *run = header.run;
+    queue_.push_back(std::move(operation));
+    return true;
+  }
+  return false;
 }
 
 bool Channel::Idle() const {

@@ -30,6 +30,8 @@ struct Operation {
   bool awaited = true;
   double ready = 0;  // when it was enqueued
 
+  std::vector<char> memory;  // of the request's tensors, if they are nobody else's
+
   std::unique_ptr<Collective> collective;  // once its turn has come
   uint64_t record = 0;                     // in the flight recorder
   double waited = 0;                       // seconds, counted by the monitor
@@ -51,6 +53,9 @@ class Channel {
   // Advances what can be advanced now. True if anything moved.
   bool Pump();
   bool Idle() const;
+  // For a rank that has joined: if a peer has begun an operation, enqueues our part in it and
+  // returns true. *run: the plan run it belongs to, if any.
+  bool EnqueueJoined(uint64_t* run);
   // Completes every operation, now and from now on, with `failure`.
   void Fail(const Status& failure);
   // After Fail, on all ranks in the same order: gives up the groups between nodes.

@@ -91,6 +91,11 @@ void PlanRuns::GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans
   HandOn(run, kGivenUp, std::move(marker));
 }
 
+void PlanRuns::SkipRun(int64_t run) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (next_run_ <= run) next_run_ = run + 1;
+}
+
 std::shared_ptr<EmptyRun> PlanRuns::End(int64_t id) {
   std::lock_guard<std::mutex> lock(mutex_);
   for (auto run = runs_.begin(); run != runs_.end(); ++run) {

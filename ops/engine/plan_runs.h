@@ -42,6 +42,8 @@ class PlanRuns {
   void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   // All buckets of the run are done. If there were none, returns what the caller has to wait for.
   std::shared_ptr<EmptyRun> End(int64_t run);
+  // The next run has a number above this one; for runs in which a joined rank had no part.
+  void SkipRun(int64_t run);
 
   // Fails the buckets that wait for others, and those that come later.
   void Abandon(const Status& failure);

@@ -83,6 +83,63 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
   }
 }
 
+// ---- join ---------------------------------------------------------------------------------------
+
+Status RankSet::Join(int* last) {
+  if (topology().num_nodes > 1) {
+    return {Code::kUsage,
+            "join() works inside one node only; give all ranks the same number of steps instead "
+            "(smddp_tf.keras.shard does)"};
+  }
+  uint64_t tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
+  Waiter waiter = MakeWaiter();
+  for (;;) {
+    // In this order: who has joined begins nothing new, so what is not here then does not come.
+    bool everybody = shm()->JoinTickets() >= tickets;
+    bool served = ServeJoined();
+    if (everybody && !served && Idle()) break;
+    if (served) {
+      waiter.Reset();
+      continue;
+    }
+    Status failure = JoinFailure(tickets);
+    if (!failure.ok()) return failure;
+    waiter.Pause([&] { return ServeJoined() || shm()->JoinTickets() >= tickets; });
+  }
+  *last = shm()->LastJoined();
+  return {};
+}
+
+// True if anything moved.
+bool RankSet::ServeJoined() {
+  bool moved = false;
+  for (Channel* channel : {&hand_, &gradients_}) {
+    uint64_t run = 0;
+    moved = channel->EnqueueJoined(&run) || moved;
+    if (run != 0) plans_.SkipRun(static_cast<int64_t>(run));
+    moved = channel->Pump() || moved;
+  }
+  return moved;
+}
+
+// A peer that is gone without having joined is not waited for.
+Status RankSet::JoinFailure(uint64_t tickets) const {
+  std::string text;
+  int code = shm()->Failure(&text);
+  if (code != 0) return {static_cast<Code>(code), text};
+  for (int p = 0; p < shm()->size(); ++p) {
+    if (p == shm()->rank()) continue;
+    PeerState state = shm()->Peer(p);
+    bool gone = state == PeerState::kDead || state == PeerState::kLeft;
+    if (!gone || shm()->JoinTickets() >= tickets) continue;
+    return {Code::kRemote, "rank " + std::to_string(topology().WorldRank(p)) +
+                               (state == PeerState::kDead ? " died" : " has ended") +
+                               " before it called join(), for which rank " +
+                               std::to_string(topology().WorldRank(shm()->rank())) + " waits"};
+  }
+  return {};
+}
+
 void RankSet::WakeProgress() {
   if (!progress_idle_) return;
   std::lock_guard<std::mutex> lock(progress_mutex_);

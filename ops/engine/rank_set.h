@@ -45,6 +45,10 @@ class RankSet {
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   Status EndPlan(int64_t run);
 
+  // Takes part in the others' collectives, with zeros, until all have joined. *last: the rank of
+  // the job that was the last to join.
+  Status Join(int* last);
+
   // No collective is under way.
   bool Idle() const { return hand_.Idle() && gradients_.Idle(); }
   // Everything pending and to come fails with this.
@@ -62,6 +66,8 @@ class RankSet {
  private:
   // Advances a channel on this thread until `done`.
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
+  bool ServeJoined();
+  Status JoinFailure(uint64_t tickets) const;
   void WakeProgress();
   void ProgressLoop();
   Waiter MakeWaiter() const;

@@ -45,6 +45,11 @@ std::vector<int64_t> PartOf(const std::vector<int64_t>& dims) {
   return {static_cast<int64_t>(dims.size()), dims.empty() ? 1 : dims[0], row};
 }
 
+// A rank that has joined tells zeros: it has no rows, of any shape.
+bool HasJoined(const std::vector<int64_t>& part) {
+  return part[kRowElements] == 0 && part[kNdim] == 0;
+}
+
 // Empty if the parts fit together; otherwise the same sentence on every rank.
 std::string CheckParts(const std::vector<std::vector<int64_t>>& parts,
                        const std::vector<int32_t>& ranks, const std::string& name) {
@@ -52,11 +57,15 @@ std::string CheckParts(const std::vector<std::vector<int64_t>>& parts,
     return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r][kNdim]) +
            " dimensions and " + std::to_string(parts[r][kRowElements]) + " elements a row";
   };
-  for (size_t r = 1; r < parts.size(); ++r) {
-    if (parts[r][kNdim] == parts[0][kNdim] && parts[r][kRowElements] == parts[0][kRowElements]) {
+  size_t own = 0;  // the first that has not joined
+  while (own < parts.size() && HasJoined(parts[own])) ++own;
+  for (size_t r = own + 1; r < parts.size(); ++r) {
+    if (HasJoined(parts[r])) continue;
+    if (parts[r][kNdim] == parts[own][kNdim] &&
+        parts[r][kRowElements] == parts[own][kRowElements]) {
       continue;
     }
-    return "Mismatched allgather '" + name + "': " + show(0) + ", " + show(r) +
+    return "Mismatched allgather '" + name + "': " + show(own) + ", " + show(r) +
            "; all dimensions but the first must agree";
   }
   return "";
@@ -107,6 +116,15 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   TF_DeleteTensor(in);
 }
 
+void ComputeJoin(void*, TF_OpKernelContext* context) {
+  ScopedStatus status;
+  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt32, nullptr, 0, sizeof(int32_t), status);
+  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
+  int code = smddp_join(static_cast<int*>(TF_TensorData(out)));
+  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+  TF_DeleteTensor(out);
+}
+
 void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
   smddp_request request = MakeRequest(kBarrier, *static_cast<Attributes*>(kernel), {});
   int code = smddp_run(&request);
@@ -139,6 +157,9 @@ void RegisterCollectiveOps() {
                                                          {kTypeAttr, kName, kSet},
                                                          true,
                                                          UnknownShape});
+  RegisterOp({"SmddpJoin", {}, {"last: int32"}, {kName, kSet}, true, UnknownShape});
+  RegisterKernel("SmddpJoin",
+                 TF_NewKernelBuilder("SmddpJoin", "CPU", Create<0>, ComputeJoin, Destroy));
   Register<Create<0>, ComputeBarrier, Destroy>(
       {"SmddpBarrier", {}, {}, {kName, kSet}, true, NoOutputs});
 }

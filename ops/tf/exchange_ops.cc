@@ -67,6 +67,9 @@ std::string CheckOffers(const std::vector<std::vector<int64_t>>& offers,
   auto number = [](int64_t value) { return std::to_string(value); };
   for (size_t r = 0; r < offers.size(); ++r) {
     const std::vector<int64_t>& offer = offers[r];
+    if (offer[kNdim] == 0 && offer[kRowElements] == 0) {
+      return "alltoall: rank " + number(ranks[r]) + " has called join(), so it has nothing to send";
+    }
     std::string who = "alltoall: rank " + number(ranks[r]) + " has ";
     if (offer[kNdim] == 0) return who + "a scalar; it takes tensors of at least one dimension";
     if (offer[kNdim] != offers[0][kNdim] || offer[kRowElements] != offers[0][kRowElements]) {

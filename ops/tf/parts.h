@@ -13,8 +13,8 @@ namespace smddp_tf {
 // set: nothing can be exchanged then, and smddp_run says why.
 std::vector<int32_t> RanksOf(const Attributes& attributes);
 
-// Gathers `own` from the set's ranks; row r of *all is rank r's. `what` is for messages. Returns
-// one of capi/smddp.h's codes.
+// Gathers `own` from the set's ranks; row r of *all is rank r's, or zeros if it has joined. `what`
+// is for messages. Returns one of capi/smddp.h's codes.
 int ExchangeNumbers(const Attributes& attributes, const char* what, const std::vector<int64_t>& own,
                     size_t size, std::vector<std::vector<int64_t>>* all);
 

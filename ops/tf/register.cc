@@ -12,6 +12,7 @@ namespace {
   smddp_tf::RegisterCollectiveOps();
   smddp_tf::RegisterExchangeOps();
   smddp_tf::RegisterPlanOps();
+  smddp_tf::RegisterQueryOps();
   return true;
 }();
 

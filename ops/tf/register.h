@@ -10,6 +10,7 @@ namespace smddp_tf {
 void RegisterCollectiveOps();
 void RegisterExchangeOps();
 void RegisterPlanOps();
+void RegisterQueryOps();
 
 inline size_t SizeOf(int dtype) {
   const smddp::DTypeInfo* info = smddp::FindDType(dtype);

@@ -15,6 +15,9 @@ struct alignas(64) ShmGroup::GroupHeader {
   std::atomic<int> failure_claimed;
   std::atomic<int> failure_code;  // set after the text
   char failure_text[kFailureBytes];
+  std::atomic<uint64_t> join_tickets;
+  std::atomic<int> last_joined;  // set before the ticket that completes a round is counted
+  std::atomic<int> join_lock;
 };
 
 namespace {
@@ -132,6 +135,24 @@ void ShmGroup::Sleep(uint32_t ticket, int timeout_ms) const {
 void ShmGroup::CancelSleep() const {
   cells_[rank_].sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
+
+uint64_t ShmGroup::TakeJoinTicket(int world_rank) const {
+  // The lock keeps the name and the count together. Its holder may die: then the job fails anyway,
+  // and nobody may wait here for ever.
+  for (int tries = 0; header_->join_lock.exchange(1) != 0 && tries < 1000; ++tries) ::usleep(1000);
+  uint64_t ticket = header_->join_tickets.load(), size = static_cast<uint64_t>(size_);
+  if ((ticket + 1) % size == 0) header_->last_joined.store(world_rank);
+  header_->join_tickets.store(ticket + 1, std::memory_order_release);
+  header_->join_lock.store(0);
+  RingPeers();
+  return (ticket / size + 1) * size;
+}
+
+uint64_t ShmGroup::JoinTickets() const {
+  return header_->join_tickets.load(std::memory_order_acquire);
+}
+
+int ShmGroup::LastJoined() const { return header_->last_joined.load(); }
 
 bool ShmGroup::PostFailure(int code, const std::string& text) const {
   if (header_->failure_claimed.exchange(1) != 0) return false;

@@ -48,6 +48,9 @@ struct RankCell {
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
   uint64_t verdict;    // 1: the ranks of another node disagree
+  // What a rank that has joined needs to take part: collective/joined.h.
+  int32_t kind, dtype, op, root;
+  uint64_t count, num_chunks, run;
 };
 
 class ShmGroup {
@@ -80,6 +83,12 @@ class ShmGroup {
   uint32_t PrepareSleep() const;
   void Sleep(uint32_t ticket, int timeout_ms) const;
   void CancelSleep() const;
+
+  // Joining, counted: takes a ticket and returns the number of tickets at which all ranks have one
+  // for this round. The rank that took the last one of a round is remembered.
+  uint64_t TakeJoinTicket(int world_rank) const;
+  uint64_t JoinTickets() const;
+  int LastJoined() const;
 
   // The first failure that breaks the communicator, shared with all ranks of the node. Returns
   // false when somebody else's failure came first.

@@ -11,10 +11,10 @@ ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 LEVELS = [
     {"errors", "_version", "_config", "_plan"},
     {"_native"},
-    {"_runtime", "_compression"},
+    {"_runtime", "_compression", "_queries"},
     {"_xla"},
     {"_ops"},
-    {"_collectives"},
+    {"_collectives", "_plan_ops"},
     {"_variables", "_reduce", "_exchange"},
     {"_tape"},
     {"keras"},

@@ -1,0 +1,39 @@
+#include "collective/joined.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace smddp {
+
+Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>* memory) {
+  Request request;
+  request.joined.signature = peer.signature;
+  request.joined.chunks = peer.num_chunks;
+  request.kind = static_cast<Kind>(peer.kind);
+  request.dtype = static_cast<DType>(peer.dtype);
+  request.op = static_cast<ReduceOp>(peer.op);
+  request.root = peer.root;
+  request.run = peer.run;
+  bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
+  bool serves = request.kind == Kind::kBarrier || request.kind == Kind::kAllgather ||
+                (request.kind == Kind::kAllreduce && sums) ||
+                (request.kind == Kind::kBroadcast && request.root != world_rank);
+  if (!serves) request.joined.signature = ~peer.signature;
+  if (serves && request.kind == Kind::kAllreduce) {
+    memory->assign(peer.count * Info(request.dtype).size, 0);
+    request.tensors = {{memory->data(), memory->data(), {static_cast<int64_t>(peer.count)}}};
+  }
+  return request;
+}
+
+JoinedMove::JoinedMove(Lane* lane, const Request* request)
+    : Pipeline(lane, request, request->joined.chunks, true) {}
+
+void JoinedMove::Stage(size_t i) {
+  // In the exchanges of numbers that come before an allgather, zeros stand for a rank that has
+  // nothing (tf/parts.h); they are small. Of the data themselves nobody reads our part.
+  constexpr size_t kNumbers = 4096;
+  if (i == 0) std::memset(Slot(shm_->rank(), 0), 0, std::min(kNumbers, shm_->chunk_bytes()));
+}
+
+}  // namespace smddp

@@ -1,0 +1,68 @@
+"""The three ops of a gradient plan; ops/engine/plan_runs.h says what they mean."""
+
+from smddp_tf import _native, _ops
+
+tf = _native.tensorflow()
+
+
+def plan_begin(plan, name: str, process_set: int = 0):
+    """Opens a run of a plan; returns its number, which every bucket takes."""
+    with _ops.placed() as created:
+        run = _native.ops().smddp_plan_begin(
+            plan_name=name,
+            fingerprint=plan.fingerprint,
+            description=plan.description,
+            num_buckets=len(plan.buckets),
+            process_set=process_set,
+        )
+        created.append(run)
+    return run
+
+
+def plan_bucket(
+    run,
+    tensors,
+    bucket: int,
+    op: int,
+    prescale: float,
+    postscale: float,
+    name: str,
+    process_set: int = 0,
+):
+    """Reduces one bucket as soon as its tensors exist. Returns (outputs, token for plan_end)."""
+    with tf.device("/cpu:0"):
+        return _native.ops().smddp_plan_bucket(
+            run=run,
+            tensors=tensors,
+            bucket=bucket,
+            reduce_op=int(op),
+            prescale=prescale,
+            postscale=postscale,
+            tensor_name=f"{name}.{bucket}",
+            process_set=process_set,
+        )
+
+
+@tf.RegisterGradient("SmddpPlanBucket")
+def _(node, *upstream):
+    grads = _ops.allreduce_gradient(
+        list(upstream[:-1]),
+        node.get_attr("reduce_op"),
+        node.get_attr("prescale"),
+        node.get_attr("postscale"),
+        node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
+    )
+    return [None, *grads]
+
+
+def plan_end(run, tokens: list, process_set: int = 0) -> None:
+    """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
+    with _ops.placed() as created:
+        done = _ops.emit("plan_end", process_set, run=run, tokens=tokens)
+        if done is not None:
+            created.append(done)
+
+
+for _op in ("SmddpPlanBegin", "SmddpPlanEnd", "SmddpPlanEndOnSet"):
+    tf.no_gradient(_op)
