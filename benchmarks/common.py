@@ -85,13 +85,15 @@ def comma_list(convert=str, choices=None):
 class Bench:
     """One process's part in a benchmark: the library, the timing and the rows."""
 
-    def __init__(self, args):
+    def __init__(self, args, library=None):
         """Set the threads, which comes before TensorFlow's first op, and start the library."""
         tf.get_logger().setLevel("ERROR")  # one function for each case is no retracing to warn of
         tf.config.threading.set_intra_op_parallelism_threads(INTRA)
         tf.config.threading.set_inter_op_parallelism_threads(INTER)
         self._args = args
-        self.lib = Alone() if args.lib == "none" else importlib.import_module(args.lib)
+        if library is None:
+            library = Alone() if args.lib == "none" else importlib.import_module(args.lib)
+        self.lib = library
         self.lib.init()
         self.rank, self.size = self.lib.rank(), self.lib.size()
         self._true = tf.Variable(True, trainable=False)

@@ -9,6 +9,7 @@ SHORT_CYCLE = "Horovod, cycle 0.1 ms"
 OPEN_MPI = "Open MPI"
 MPICH = "MPICH"
 MEMORY = "memory"
+STRATEGY = "MultiWorkerMirroredStrategy"
 OURS = "smddp_tf"
 RAW = "smddp_tf core"
 HOROVOD = (DEFAULT_CYCLE, SHORT_CYCLE)
@@ -73,6 +74,16 @@ def _training_goals():
     ]
 
 
+def _fit_goals():
+    models = (("mlp", "MLP 20M", 1.5), ("cnn", "CNN", 1.3), ("deep", "400 variables", None))
+    goals = [
+        Goal(f"fit(), {label}", f"fit.{name}", HOROVOD, least) for name, label, least in models
+    ]
+    for name, label, _ in models:
+        goals.append(Goal(f"fit(), {label}, against the strategy", f"fit.{name}", (STRATEGY,)))
+    return goals
+
+
 def _raw_goals():
     goals = []
     large = [(size, 2, 2.6) for size in (102228128, 1 << 27, 437928960)]
@@ -97,7 +108,13 @@ def _raw_goals():
     return goals
 
 
-GOALS = [*_allreduce_goals(), *_gradient_goals(), *_training_goals(), *_raw_goals()]
+GOALS = [
+    *_allreduce_goals(),
+    *_gradient_goals(),
+    *_training_goals(),
+    *_fit_goals(),
+    *_raw_goals(),
+]
 
 
 def with_stream_rows(rows):

@@ -21,6 +21,7 @@ from goals import (
     OURS,
     RAW,
     SHORT_CYCLE,
+    STRATEGY,
     Figures,
     evaluate,
     table_lines,
@@ -39,7 +40,7 @@ from launch import (
 )
 from plot import plot
 
-PARTS = ("raw", "allreduce", "grads", "train")
+PARTS = ("raw", "allreduce", "grads", "train", "fit")
 RAW_SIZES = "65536,1048576,16777216,102228128,134217728,437928960"
 DISTURBED = 0.2  # cores used by others, above which a figure deserves no trust
 
@@ -101,11 +102,13 @@ def tensorflow_contestants(part, args, open_mpi):
         script = [open_mpi.bin / "python", HERE / f"bench_{part}.py", "--lib", library, *options]
         return Contestant(name, open_mpi, args.np, script, environment)
 
+    keras = ".keras" if part == "fit" else ""
     return [
-        contestant(OURS, "smddp_tf", PYTHONPATH=str(ROOT)),
-        contestant(DEFAULT_CYCLE, "horovod.tensorflow"),
-        contestant(SHORT_CYCLE, "horovod.tensorflow", HOROVOD_CYCLE_TIME="0.1"),
-        *([contestant("no reduction", "none")] if part == "train" else []),
+        contestant(OURS, "smddp_tf" + keras, PYTHONPATH=str(ROOT)),
+        contestant(DEFAULT_CYCLE, "horovod.tensorflow" + keras),
+        contestant(SHORT_CYCLE, "horovod.tensorflow" + keras, HOROVOD_CYCLE_TIME="0.1"),
+        *([contestant("no reduction", "none")] if part in ("train", "fit") else []),
+        *([contestant(STRATEGY, "mwms")] if part == "fit" else []),
     ]
 
 
