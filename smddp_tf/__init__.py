@@ -64,6 +64,10 @@ _NEED_TENSORFLOW = {
     "rank_op": "_queries",
     "size_op": "_queries",
     "DistributedGradientTape": "_tape",
+    "BroadcastGlobalVariablesHook": "keras._tf_names",
+    "DistributedOptimizer": "keras._tf_names",
+    "PartialDistributedGradientTape": "keras._tf_names",
+    "SyncBatchNormalization": "keras._sync_batch_norm",
 }
 
 __all__ = [

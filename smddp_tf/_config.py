@@ -44,3 +44,39 @@ def load() -> Config:
         first_bucket_bytes=_positive_int("SMDDP_FIRST_BUCKET_BYTES", default.first_bucket_bytes),
         library_dir=os.environ.get("SMDDP_LIBRARY_DIR", default.library_dir),
     )
+
+
+# Horovod's variables that mean something here.
+_NEVER = "315360000"  # ten years, in seconds
+_HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
+
+
+def adopt_horovod_environment() -> None:
+    """Sets SMDDP_* from HOROVOD_*, where the former are not set; for unchanged scripts."""
+    given = {
+        name.removeprefix("HOROVOD_"): value
+        for name, value in os.environ.items()
+        if name.startswith("HOROVOD_") and value
+    }
+    wanted = {
+        "BUCKET_BYTES": given.get("FUSION_THRESHOLD"),
+        "STALL_WARNING_SECONDS": given.get("STALL_CHECK_TIME_SECONDS"),
+        "TIMEOUT_SECONDS": given.get("STALL_SHUTDOWN_TIME_SECONDS"),
+        "TIMELINE": given.get("TIMELINE"),
+        "LOG_LEVEL": given.get("LOG_LEVEL", "").lower() or None,
+    }
+    if wanted["BUCKET_BYTES"] == "0":
+        wanted["BUCKET_BYTES"] = "1"  # no fusion: a bucket for each gradient
+    if wanted["TIMEOUT_SECONDS"] == "0":
+        wanted["TIMEOUT_SECONDS"] = _NEVER
+    if given.get("STALL_CHECK_DISABLE", "0") not in ("0", "false"):
+        wanted["STALL_WARNING_SECONDS"] = "0"
+    wanted["LOG_LEVEL"] = _HOROVOD_LEVELS.get(wanted["LOG_LEVEL"], wanted["LOG_LEVEL"])
+    for name, value in wanted.items():
+        if value is not None:
+            os.environ.setdefault(f"SMDDP_{name}", value)
+
+
+def set_bucket_bytes(size: int) -> None:
+    """Sets SMDDP_BUCKET_BYTES in this process."""
+    os.environ["SMDDP_BUCKET_BYTES"] = str(int(size))

@@ -27,6 +27,7 @@ class ReduceOptions:
     groups: Sequence | None = None
     name: str = "gradients"
     process_set: _runtime.ProcessSet = _runtime.global_process_set
+    bucket_bytes: int = 0  # 0: the configured size
 
     def __post_init__(self) -> None:
         _collectives.resolve_op(None, self.op)
@@ -36,6 +37,8 @@ class ReduceOptions:
             raise ValueError(
                 f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0"
             )
+        if self.bucket_bytes < 0:
+            raise ValueError(f"bucket_bytes={self.bucket_bytes} is negative")
         if self.num_groups < 0:
             raise ValueError(f"num_groups={self.num_groups} is negative")
         if self.num_groups and self.groups is not None:
@@ -89,7 +92,7 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
     config = _config.load()
     plan = make_plan(
         specs,
-        bucket_bytes=config.bucket_bytes,
+        bucket_bytes=options.bucket_bytes or config.bucket_bytes,
         first_bucket_bytes=config.first_bucket_bytes,
         num_groups=options.num_groups,
         groups=groups,

@@ -12,7 +12,7 @@ _ELSEWHERE = {
     "use_locking": "to the tf.compat.v1 optimizer itself",
     "learning_rate": "to the optimizer that is wrapped",
     "local_layers": "to PartialDistributedOptimizer",
-    "bucket_cap_mb": "to smdistributed's names; here SMDDP_BUCKET_BYTES sets the size",
+    "bucket_cap_mb": "to smdistributed's names; here it is bucket_bytes",
     "average": "to allreduce; here it is op=Average or op=Sum",
     "prescale_factor": "to allreduce; here it is gradient_predivide_factor",
     "postscale_factor": "to allreduce; here it is gradient_predivide_factor",
@@ -52,6 +52,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     groups=None,
     process_set=_runtime.global_process_set,
     scale_local_gradients=True,
+    bucket_bytes=0,
     **unknown,
 ):
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
@@ -75,6 +76,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       process_set: the ranks that take part.
       scale_local_gradients: divide the gradients of variables given to
         optimizer.register_local_var() by the number of ranks.
+      bucket_bytes: about the size of the buckets in which gradients are reduced; 0: that of
+        SMDDP_BUCKET_BYTES.
       **unknown: refused by name.
 
     Returns:
@@ -114,6 +117,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         groups=groups,
         name=name or f"Distributed{type(target).__name__}",
         process_set=process_set,
+        bucket_bytes=int(bucket_bytes),
     )
     distribution = _distribution.Distribution(
         options,
@@ -126,6 +130,22 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     for wrapped in {id(optimizer): optimizer, id(target): target}.values():
         wrapped.register_local_var = distribution.register_local_var
     return optimizer
+
+
+def built_layers(layers) -> list:
+    """A layer or a list of them, as a list.
+
+    Raises:
+      ValueError: a layer has no variables yet.
+    """
+    layers = [] if layers is None else layers
+    layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
+    for layer in layers:
+        if not layer.trainable_weights:
+            raise ValueError(
+                f"local layer {layer.name!r} has no trainable weights yet; build the model first"
+            )
+    return layers
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -146,13 +166,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
       ValueError: a layer has no variables yet.
     """
-    layers = [] if local_layers is None else local_layers
-    layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
-    for layer in layers:
-        if not layer.trainable_weights:
-            raise ValueError(
-                f"local layer {layer.name!r} has no trainable weights yet; build the model first"
-            )
+    layers = built_layers(local_layers)
     optimizer = DistributedOptimizer(
         optimizer, *args, scale_local_gradients=scale_local_gradients, **kwargs
     )

@@ -1,0 +1,7 @@
+"""horovod's top level."""
+
+from smddp_tf.compat._install import refuse_names
+
+__version__ = "0.28.1"  # of the API that is mirrored
+
+__getattr__ = refuse_names("horovod", {"run": "launch the script with mpirun -np N"})

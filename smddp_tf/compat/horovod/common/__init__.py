@@ -1,0 +1,1 @@
+"""horovod.common: what scripts import from below the frameworks."""

@@ -1,0 +1,3 @@
+"""horovod.keras.callbacks."""
+
+from smddp_tf.keras.callbacks import *  # noqa: F403

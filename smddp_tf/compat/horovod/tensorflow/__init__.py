@@ -1,0 +1,24 @@
+"""horovod.tensorflow: smddp_tf under its name."""
+
+import smddp_tf
+from smddp_tf import *  # noqa: F403
+from smddp_tf.compat._install import refuse_names
+from smddp_tf.compat.horovod.tensorflow import mpi_ops, util  # noqa: F401 - scripts touch them
+
+__version__ = "0.28.1"
+
+REFUSED = {
+    "elastic": "a job keeps its ranks; restart it from its last checkpoint",
+    "data": "use tf.data in each rank, or tf.data's own service",
+    "run": "launch the script with mpirun -np N",
+    "LocalGradientAggregationHelper": "pass backward_passes_per_step to DistributedOptimizer",
+}
+
+__all__ = list(smddp_tf.__all__)
+
+_missing = refuse_names("horovod.tensorflow", REFUSED)
+
+
+def __getattr__(name):
+    # What smddp_tf has beyond its list, and names that are refused.
+    return _missing(name)

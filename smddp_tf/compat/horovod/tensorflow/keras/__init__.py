@@ -1,0 +1,61 @@
+"""horovod.tensorflow.keras: smddp_tf.keras under its name."""
+
+import smddp_tf
+import smddp_tf.keras
+from smddp_tf.compat._install import refuse_names
+from smddp_tf.compat.horovod.tensorflow.keras import callbacks  # noqa: F401
+from smddp_tf.keras import *  # noqa: F403
+
+REFUSED = {"elastic": "a job keeps its ranks; restart it from its last checkpoint"}
+
+__all__ = list(smddp_tf.keras.__all__)
+
+
+def broadcast_global_variables(root_rank):
+    """As smddp_tf.broadcast_global_variables()."""
+    return smddp_tf.broadcast_global_variables(root_rank)
+
+
+def _value(tensor):
+    return tensor.numpy() if hasattr(tensor, "numpy") else tensor
+
+
+def allreduce(
+    value,
+    name=None,
+    average=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    op=None,
+    compression=smddp_tf.Compression.none,
+):
+    """smddp_tf.allreduce() in this module's order of arguments; a numpy value in eager mode."""
+    return _value(
+        smddp_tf.allreduce(
+            value,
+            average=average,
+            op=op,
+            name=name,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            compression=compression,
+        )
+    )
+
+
+def allgather(value, name=None):
+    """smddp_tf.allgather(); a numpy value in eager mode."""
+    return _value(smddp_tf.allgather(value, name=name))
+
+
+def broadcast(value, root_rank, name=None):
+    """smddp_tf.broadcast(); a numpy value in eager mode."""
+    return _value(smddp_tf.broadcast(value, root_rank, name=name))
+
+
+def reducescatter(value, name=None, op=smddp_tf.Average):
+    """smddp_tf.reducescatter(); a numpy value in eager mode."""
+    return _value(smddp_tf.reducescatter(value, op=op, name=name))
+
+
+__getattr__ = refuse_names("horovod.tensorflow.keras", REFUSED)

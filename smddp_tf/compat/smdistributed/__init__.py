@@ -1,0 +1,1 @@
+"""smdistributed's top level."""

@@ -1,0 +1,145 @@
+"""What Horovod has in its TensorFlow module, with that module's order of arguments."""
+
+from smddp_tf import _native, _runtime, _tape, _variables
+from smddp_tf._compression import Compression
+from smddp_tf._ops import Average
+from smddp_tf.keras import _optimizer
+
+tf = _native.tensorflow()
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer,
+    name=None,
+    use_locking=False,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    backward_passes_per_step=1,
+    op=Average,
+    gradient_predivide_factor=1.0,
+    average_aggregated_gradients=False,
+    num_groups=0,
+    groups=None,
+    process_set=_runtime.global_process_set,
+    scale_local_gradients=True,
+    **unknown,
+):
+    """smddp_tf.keras.DistributedOptimizer, with the arguments of Horovod's TensorFlow module.
+
+    Args:
+      optimizer: of Keras or tf.compat.v1.train.
+      name: as there, like all that follow.
+      use_locking: accepted for old scripts; it belongs to the tf.compat.v1 optimizer itself.
+      device_dense: as there.
+      device_sparse: as there.
+      compression: as there.
+      sparse_as_dense: as there.
+      backward_passes_per_step: as there.
+      op: as there.
+      gradient_predivide_factor: as there.
+      average_aggregated_gradients: as there.
+      num_groups: as there.
+      groups: as there.
+      process_set: as there.
+      scale_local_gradients: as there.
+      **unknown: refused by name.
+
+    Returns:
+      The same object.
+    """
+    del use_locking
+    return _optimizer.DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+        **unknown,
+    )
+
+
+def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape,
+    device_dense="",
+    device_sparse="",
+    compression=Compression.none,
+    sparse_as_dense=False,
+    op=Average,
+    gradient_predivide_factor=1.0,
+    num_groups=0,
+    groups=None,
+    process_set=_runtime.global_process_set,
+    local_layers=None,
+    scale_local_gradients=True,
+):
+    """DistributedGradientTape, but the gradients of some layers stay local.
+
+    Args:
+      gradtape: as for DistributedGradientTape, like all others.
+      device_dense: as there.
+      device_sparse: as there.
+      compression: as there.
+      sparse_as_dense: as there.
+      op: as there.
+      gradient_predivide_factor: as there.
+      num_groups: as there.
+      groups: as there.
+      process_set: as there.
+      local_layers: a Keras layer or a list of them, built.
+      scale_local_gradients: divide their gradients by the number of ranks.
+
+    Returns:
+      A tape of the same class.
+    """
+    tape = _tape.DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in _optimizer.built_layers(local_layers):
+        for variable in layer.trainable_weights:
+            tape.register_local_source(variable)
+    return tape
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Gives all ranks the root's variables after a TF1 session was made.
+
+    Args:
+      root_rank: the rank whose values all get.
+      device: accepted for old scripts.
+    """
+
+    def __init__(self, root_rank, device=""):
+        super().__init__()
+        del device
+        self.root_rank = root_rank
+        self._operation = None
+
+    def begin(self):
+        """Adds the broadcast to the graph."""
+        self._operation = _variables.broadcast_global_variables(self.root_rank)
+
+    def after_create_session(self, session, coord):
+        """Runs it."""
+        del coord
+        session.run(self._operation)
