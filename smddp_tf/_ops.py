@@ -145,6 +145,7 @@ def barrier(name: str):
 
 def plan_begin(plan, name: str):
     """Opens a run of a plan; returns its number, which every bucket takes."""
+    _native.check_async_ops()
     with _placed() as created:
         run = _ops.smddp_plan_begin(
             plan_name=name,

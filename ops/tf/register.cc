@@ -11,6 +11,7 @@ namespace {
 [[maybe_unused]] const bool registered = [] {
   smddp_tf::RegisterCollectiveOps();
   smddp_tf::RegisterPlanOps();
+  smddp_tf::RegisterSelfTest();
   return true;
 }();
 

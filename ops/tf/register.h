@@ -9,6 +9,7 @@ namespace smddp_tf {
 
 void RegisterCollectiveOps();
 void RegisterPlanOps();
+void RegisterSelfTest();
 
 inline size_t SizeOf(int dtype) {
   const smddp::DTypeInfo* info = smddp::FindDType(dtype);
