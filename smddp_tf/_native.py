@@ -4,10 +4,14 @@ import ctypes
 import functools
 import os
 import pathlib
+import threading
 
 from smddp_tf import _config
 from smddp_tf._version import __version__
 from smddp_tf.errors import LibraryError
+
+# It takes one millisecond on an idle machine.
+_SELF_TEST_SECONDS = 10
 
 
 def _path(name: str) -> str:
@@ -60,6 +64,40 @@ def ops():
     tf = tensorflow()
     core()
     return tf.load_op_library(_path("libsmddp_tf.so"))
+
+
+@functools.cache
+def check_async_ops() -> None:
+    """Checks once that an op may complete after its kernel returned, as gradient buckets do.
+
+    It runs one on a thread of its own, which is in eager mode even while the caller traces a
+    tf.function, and whose wait is bounded. Not done when the ops are loaded, because running an op
+    initializes TensorFlow's devices, which a script may still want to configure; who reduces
+    gradients has done so. A TF1 graph program (eager execution disabled) is not checked: there an
+    eager op would start a second runtime beside its session.
+
+    Raises:
+      LibraryError: this TensorFlow completes asynchronous ops in a way that is not known here.
+    """
+    tf, library = tensorflow(), ops()
+    problems = [f"it did not complete within {_SELF_TEST_SECONDS} seconds"]
+
+    def run() -> None:
+        try:
+            with tf.device("/cpu:0"):
+                right = not tf.executing_eagerly() or int(library.smddp_self_test(x=41)) == 42
+            problems[:] = [] if right else ["its result is wrong"]
+        except tf.errors.OpError as error:
+            problems[:] = [error.message]
+
+    thread = threading.Thread(target=run, name="smddp-self-test", daemon=True)
+    thread.start()
+    thread.join(_SELF_TEST_SECONDS)
+    if problems:
+        raise LibraryError(
+            f"an asynchronous op cannot be run in TensorFlow {tf.__version__}: {problems[0]}; use "
+            "TensorFlow 2.15 to 2.21, or a version of smddp_tf that knows this TensorFlow"
+        )
 
 
 @functools.cache

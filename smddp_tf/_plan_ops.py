@@ -7,6 +7,7 @@ tf = _native.tensorflow()
 
 def plan_begin(plan, name: str, process_set: int = 0):
     """Opens a run of a plan; returns its number, which every bucket takes."""
+    _native.check_async_ops()
     with _ops.placed() as created:
         run = _native.ops().smddp_plan_begin(
             plan_name=name,

@@ -1,4 +1,5 @@
-// How a thread waits for its node: spin briefly, then sleep on the rank's doorbell.
+// How a thread waits: for its node it spins briefly, then sleeps on the rank's doorbell; for MPI,
+// which cannot ring it, it yields the core, then naps.
 #pragma once
 
 #include <functional>
@@ -10,7 +11,7 @@ namespace smddp {
 
 class Waiter {
  public:
-  // `poll`: something is awaited that cannot ring the doorbell (MPI), so sleeps are short.
+  // `poll`: MPI is awaited too.
   Waiter(const ShmGroup* shm, double spin_seconds, bool poll)
       : shm_(shm), spin_seconds_(spin_seconds), poll_(poll) {}
 

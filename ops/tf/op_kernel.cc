@@ -183,6 +183,12 @@ void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeInferenceContextSetUnknownShape(context, status);
 }
 
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+  TF_ShapeInferenceContextSetOutput(context, 0, scalar, status);
+  TF_DeleteShapeHandle(scalar);
+}
+
 void NoOutputs(TF_ShapeInferenceContext*, TF_Status* status) { TF_SetStatus(status, kTfOk, ""); }
 
 }  // namespace smddp_tf

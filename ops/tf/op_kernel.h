@@ -83,6 +83,7 @@ void RegisterKernel(const std::string& op, TF_KernelBuilder* builder);
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i
 void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status);  // one output
 void NoOutputs(TF_ShapeInferenceContext* context, TF_Status* status);
 
 inline constexpr const char* kTypeAttr =

@@ -4,8 +4,9 @@
 // start when their gradients exist, and overlap the rest of the backward pass. The run number that
 // Begin hands to each bucket keeps TensorFlow from folding, merging or reusing them, and the tokens
 // that End takes keep it from pruning them.
-#include <functional>
+#include <utility>  // for move
 
+#include "tf/async_done.h"
 #include "tf/op_kernel.h"
 #include "tf/register.h"
 #include "tf/set_op.h"
@@ -64,9 +65,7 @@ void DestroyBucket(void* kernel) { delete static_cast<Bucket*>(kernel); }
 struct Flight {
   TF_OpKernelContext* context;
   TensorPairs pairs;
-  // TensorFlow's callback is the address of a std::function on the stack of the caller of
-  // ComputeAsync, so it must be copied before ComputeBucket returns.
-  std::function<void()> done;
+  AsyncDone done;
 };
 
 bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
@@ -98,9 +97,9 @@ void FinishBucket(void* argument, int code, const char* message) {
   auto* flight = static_cast<Flight*>(argument);
   if (code != SMDDP_OK) FailOp(flight->context, code, message);
   // The kernel's tensors must be released before TensorFlow is told, which may end the step.
-  std::function<void()> done = std::move(flight->done);
+  AsyncDone done = std::move(flight->done);
   delete flight;
-  TF_RunAsyncOpKernelDoneCallback(reinterpret_cast<TF_AsyncOpKernelDoneCallback*>(&done));
+  RunDone(&done);
 }
 
 void ComputeBucket(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
@@ -109,7 +108,7 @@ void ComputeBucket(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDo
   int64_t run = 0;
   auto* flight = new Flight();
   flight->context = context;
-  flight->done = *reinterpret_cast<std::function<void()>*>(done);
+  flight->done = CopyDone(done);
   if (!ReadRun(context, &run) || !flight->pairs.Open(context, 1, count) ||
       !SetScalar(context, count, run)) {
     return FinishBucket(flight, SMDDP_OK, "");  // the failure has been reported
@@ -131,12 +130,6 @@ void BucketShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   if (TF_GetCode(status) != kTfOk) return;
   TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
   TF_ShapeInferenceContextSetOutput(context, count, scalar, status);
-  TF_DeleteShapeHandle(scalar);
-}
-
-void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
-  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
-  TF_ShapeInferenceContextSetOutput(context, 0, scalar, status);
   TF_DeleteShapeHandle(scalar);
 }
 

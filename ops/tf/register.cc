@@ -13,6 +13,7 @@ namespace {
   smddp_tf::RegisterExchangeOps();
   smddp_tf::RegisterPlanOps();
   smddp_tf::RegisterQueryOps();
+  smddp_tf::RegisterSelfTest();
   return true;
 }();
 

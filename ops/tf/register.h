@@ -11,6 +11,7 @@ void RegisterCollectiveOps();
 void RegisterExchangeOps();
 void RegisterPlanOps();
 void RegisterQueryOps();
+void RegisterSelfTest();
 
 inline size_t SizeOf(int dtype) {
   const smddp::DTypeInfo* info = smddp::FindDType(dtype);

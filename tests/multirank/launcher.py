@@ -1,10 +1,12 @@
-"""Runs a script on several ranks under mpirun, with a limit, and collects what each rank reported.
+"""Runs a script on several ranks under mpirun, with a limit, and says what became of them.
 
-Every wait is bounded: shortly before the limit each rank writes its Python stacks, so that a hang
-says where it is, and at the limit the job is ended.
+Every wait is bounded. Shortly before the limit each rank writes its Python stacks to a file; at the
+limit mpirun is asked to end the job, then what is left is killed: mpirun's process group, and the
+ranks one by one, because mpirun gives each a group of its own.
 """
 
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -18,9 +20,12 @@ BIN = pathlib.Path(sys.executable).parent
 
 PRELUDE = """
 import faulthandler, json, os, pathlib, sys, time
-faulthandler.dump_traceback_later({dump}, exit=False)
-import numpy as np
 OUT = pathlib.Path({out!r})
+_name = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", "0")
+(OUT / f"pid{{_name}}").write_text(str(os.getpid()))
+_stacks = open(OUT / f"stacks{{_name}}", "w")
+faulthandler.dump_traceback_later({dump}, exit=False, file=_stacks)
+import numpy as np
 def report(**values):
     "Leaves this rank's results for the test."
     path = OUT / f"rank{{hvd.rank()}}.json"
@@ -36,10 +41,14 @@ class Job:
     output: str  # stdout and stderr of all ranks
     results: dict  # rank -> what it reported
     timed_out: bool
+    where: dict = dataclasses.field(default_factory=dict)  # rank -> its stacks, if the job hung
+
+    def _places(self) -> str:
+        return "".join(f"\nrank {rank} was at:\n{text}" for rank, text in self.where.items())
 
     def check(self, ranks: int) -> dict:
         """Fails unless the job ended well and every rank reported; returns the reports."""
-        assert not self.timed_out, f"the job hung:\n{self.output[-8000:]}"
+        assert not self.timed_out, f"the job hung:\n{self.output[-8000:]}{self._places()}"
         assert self.returncode == 0, f"exit code {self.returncode}:\n{self.output[-8000:]}"
         assert sorted(self.results) == list(range(ranks)), self.output[-4000:]
         return self.results
@@ -55,8 +64,23 @@ def environment(extra=None) -> dict:
     return env
 
 
-def run_command(command, *, timeout, env=None, cwd=None) -> tuple:
-    """Runs a command in a process group of its own. Returns (code, output, timed out)."""
+def _kill_left_ranks(folder) -> None:
+    """Kills what a job left running. A process id is used only while it still runs our script."""
+    for path in pathlib.Path(folder).glob("pid*"):
+        pid = int(path.read_text() or 0)
+        try:
+            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            if os.fsencode(pathlib.Path(folder) / "script.py") in command:
+                os.kill(pid, signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended, as it should
+
+
+def run_command(command, *, timeout, env=None, cwd=None, folder=None) -> tuple:
+    """Runs a command in a process group of its own. Returns (code, output, timed out).
+
+    folder: where the ranks of run_ranks leave their process ids.
+    """
     process = subprocess.Popen(
         [str(word) for word in command],
         stdout=subprocess.PIPE,
@@ -70,23 +94,29 @@ def run_command(command, *, timeout, env=None, cwd=None) -> tuple:
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        # mpirun gives each rank a process group of its own and ends them when it is asked to.
         process.terminate()
         try:
             output, _ = process.communicate(timeout=15)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
+        if folder is not None:
+            _kill_left_ranks(folder)
+        output, _ = process.communicate(timeout=30)
         return -1, output, True
     return process.returncode, output, False
+
+
+@functools.cache
+def _is_open_mpi(launcher) -> bool:
+    _, version, _ = run_command([launcher, "--version"], timeout=60)
+    return "Open MPI" in version
 
 
 def mpirun(ranks: int, launcher=None) -> list:
     """The command that starts so many ranks; MPICH's mpirun takes no --oversubscribe."""
     launcher = launcher or BIN / "mpirun"
-    if "mpich" in str(launcher):
-        return [launcher, "-np", str(ranks)]
-    return [launcher, "-np", str(ranks), "--oversubscribe"]
+    extra = ["--oversubscribe"] if _is_open_mpi(launcher) else []
+    return [launcher, "-np", str(ranks), *extra]
 
 
 def run_ranks(
@@ -97,14 +127,18 @@ def run_ranks(
     The body may call report(name=value, ...).
     """
     out = pathlib.Path(tmp_path)
-    for old in out.glob("rank*.json"):
-        old.unlink()
+    for pattern in ("rank*.json", "pid*", "stacks*"):
+        for old in out.glob(pattern):
+            old.unlink()
     script = out / "script.py"
     header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\n"
     header += "rank, size = hvd.rank(), hvd.size()\n"
     prelude = PRELUDE.format(dump=max(5, timeout - 10), out=str(out))
     script.write_text(prelude + header + textwrap.dedent(body))
     command = [*mpirun(ranks, launcher), python or sys.executable, script]
-    code, output, timed_out = run_command(command, timeout=timeout, env=env)
+    code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
-    return Job(code, output, results, timed_out)
+    where = {}
+    if timed_out:
+        where = {int(path.name[6:]): path.read_text() for path in sorted(out.glob("stacks*"))}
+    return Job(code, output, results, timed_out, where)

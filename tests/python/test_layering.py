@@ -3,13 +3,21 @@
 import ast
 import pathlib
 import re
+import sys
+import textwrap
+
+import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
-# A module may import those of lower levels, and its neighbours on its own.
+# __init__ imports keras by name only, when something of it is first used.
+# Standard library only: they are tested, and used by tools, without TensorFlow.
+PURE = {"errors", "_version", "_config", "_plan"}
+# A module may import those of lower levels, and its neighbours on its own. A subpackage is one
+# entry, above _tape; its files may import each other.
 LEVELS = [
-    {"errors", "_version", "_config", "_plan"},
+    PURE,
     {"_native"},
     {"_runtime", "_compression", "_queries"},
     {"_xla"},
@@ -17,8 +25,9 @@ LEVELS = [
     {"_collectives", "_plan_ops"},
     {"_variables", "_reduce", "_exchange"},
     {"_tape"},
-    {"keras"},
     {"__init__"},
+    {"keras"},
+    {"compat"},
 ]
 
 
@@ -34,29 +43,102 @@ def test_cpp_rooms_include_downward_only():
                 assert included in ("tf", "capi", "core"), f"{path} includes {included}/"
 
 
-def imports_of(path):
-    """The modules of the package that a file imports."""
+def entry_of(package, path):
+    """The entry of LEVELS that a file belongs to: a module, or the subpackage that holds it."""
+    first = path.relative_to(package).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports_of(package, path):
+    """The full names of what a file imports, wherever in it, relative imports resolved.
+
+    `from smddp_tf import x` is the module x if there is one, else a public name of __init__.
+    """
+    folder = [package.name, *path.relative_to(package).parts[:-1]]
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("smddp_tf"):
-            if node.module == "smddp_tf":
-                yield from (alias.name for alias in node.names)
-            else:
-                yield node.module.split(".")[1]
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name if alias.name != package.name else f"{package.name}.__init__"
+        elif isinstance(node, ast.ImportFrom):
+            above = folder[: len(folder) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            if module != package.name:
+                yield module
+                continue
+            for alias in node.names:
+                found = (package / alias.name).is_dir() or (package / f"{alias.name}.py").exists()
+                yield f"{module}.{alias.name if found else '__init__'}"
+
+
+def check_levels(package, levels):
+    """Fails unless every file of the package has a level, and imports no higher one."""
+    level = {name: i for i, names in enumerate(levels) for name in names}
+    for path in package.rglob("*.py"):
+        entry = entry_of(package, path)
+        assert entry in level, f"{path} has no level; give {entry} one in LEVELS"
+        for name in imports_of(package, path):
+            root, _, rest = name.partition(".")
+            if root == package.name:
+                imported = rest.split(".")[0]
+                assert level[imported] <= level[entry], f"{path} imports {name}"
 
 
 def test_python_modules_import_downward_only():
-    """Every module has a level, and imports no higher one."""
-    level = {name: i for i, names in enumerate(LEVELS) for name in names}
-    for path in (ROOT / "smddp_tf").glob("*.py"):
-        assert path.stem in level, f"{path.name} has no level in this test"
-        for imported in imports_of(path):
-            assert level[imported] <= level[path.stem], f"{path.name} imports {imported}"
+    """Every module and subpackage has a level, and imports no higher one."""
+    check_levels(ROOT / "smddp_tf", LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("low.py", "from package import high", "imports package.high"),
+        ("low.py", "from package.high import x", "imports package.high"),
+        ("low.py", "import package.high as h", "imports package.high"),
+        ("low.py", "from . import high", "imports package.high"),
+        ("low.py", "from .high import x", "imports package.high"),
+        ("low.py", "def f():\n    from package.sub.a import x", "imports package.sub.a"),
+        ("low.py", "import package", "imports package.__init__"),
+        ("low.py", "from package import public", "imports package.__init__"),
+        ("sub/a.py", "from .. import public", "imports package.__init__"),
+        (
+            "sub/deep/b.py",
+            "from ...high import x\nfrom ... import public",
+            "imports package.__init",
+        ),
+        ("sub/a.py", "import os\nfrom . import c\nfrom .deep import b\nfrom ..low import x", ""),
+        ("new.py", "", "give new one"),
+    ],
+)
+def test_the_check_sees_every_way_to_import(tmp_path, file, text, problem):
+    """Absolute, relative, in a function, in a subpackage."""
+    package = tmp_path / "package"
+    (package / "sub" / "deep").mkdir(parents=True)
+    for name in ("__init__", "low", "high", "sub/__init__", "sub/c", "sub/deep/b"):
+        (package / f"{name}.py").write_text("")
+    (package / file).write_text(textwrap.dedent(text))
+    levels = [{"low"}, {"high"}, {"sub"}, {"__init__"}]
+    if not problem:
+        return check_levels(package, levels)
+    with pytest.raises(AssertionError, match=problem):
+        check_levels(package, levels)
+    return None
+
+
+def test_pure_modules_import_the_standard_library_only():
+    """No TensorFlow, no numpy; and, of the package, each other."""
+    for entry in PURE:
+        path = ROOT / "smddp_tf" / f"{entry}.py"
+        for name in imports_of(ROOT / "smddp_tf", path):
+            root, _, rest = name.partition(".")
+            pure = rest.split(".")[0] in PURE if root == "smddp_tf" else None
+            assert pure or root in sys.stdlib_module_names, f"{path} imports {name}"
 
 
 def test_environment_has_one_reader():
-    """Only _config.py reads SMDDP_* in Python, only core/config.cc in C++."""
-    for path in (ROOT / "smddp_tf").glob("*.py"):
-        assert path.name == "_config.py" or "os.environ" not in path.read_text(), path
+    """Only _config.py reads variables in Python, only core/config.cc reads SMDDP_* in C++."""
+    reads = re.compile(r"environ(\.get|\.setdefault|\.pop|\[)|getenv")
+    for path in (ROOT / "smddp_tf").rglob("*.py"):
+        assert path.name == "_config.py" or not reads.search(path.read_text()), path
     for path in (ROOT / "ops").rglob("*.cc"):
         assert path.name == "config.cc" or 'getenv("SMDDP' not in path.read_text(), path
 

@@ -1,0 +1,200 @@
+"""Writes docs/api-parity.md: ``python -m smddp_tf.compat.parity``.
+
+The names and arguments of both APIs are listed here; whether they are there, and with which
+arguments, is asked of the code. A test compares the page with what this prints.
+"""
+
+import importlib
+import inspect
+
+from smddp_tf.compat import _install
+
+QUERIES = (
+    "init shutdown is_initialized size local_size cross_size rank local_rank cross_rank "
+    "is_homogeneous mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built "
+    "ddl_built ccl_built cuda_built rocm_built Average Sum Compression ProcessSet "
+    "global_process_set add_process_set remove_process_set start_timeline stop_timeline"
+)
+WRAPPED = (
+    "device_dense device_sparse compression sparse_as_dense op gradient_predivide_factor "
+    "num_groups groups process_set scale_local_gradients"
+)
+OPTIMIZED = f"optimizer name backward_passes_per_step average_aggregated_gradients {WRAPPED}"
+REDUCED = "device_dense device_sparse compression op prescale_factor postscale_factor process_set"
+MOVED = "name ignore_name_scope process_set"
+
+# module -> {name: its arguments}
+API = {
+    "horovod.tensorflow": {
+        **dict.fromkeys(QUERIES.split(), ""),
+        "init": "comm process_sets",
+        "start_timeline": "file_path mark_cycles",
+        "Adasum": "",
+        "Min": "",
+        "Max": "",
+        "Product": "",
+        "rank_op": "name",
+        "local_rank_op": "name",
+        "size_op": "process_set_id name",
+        "local_size_op": "name",
+        "process_set_included_op": "process_set_id name",
+        "allreduce": f"tensor average name ignore_name_scope {REDUCED}",
+        "grouped_allreduce": f"tensors average name ignore_name_scope {REDUCED}",
+        "allgather": f"tensor {MOVED}",
+        "grouped_allgather": f"tensors {MOVED}",
+        "broadcast": f"tensor root_rank {MOVED}",
+        "broadcast_": "variables root_rank name process_set",
+        "reducescatter": "tensor device_dense compression op name process_set ignore_name_scope "
+        "prescale_factor postscale_factor",
+        "grouped_reducescatter": "tensors device_dense compression op process_set prescale_factor "
+        "postscale_factor",
+        "alltoall": f"tensor splits {MOVED}",
+        "join": "",
+        "broadcast_variables": "variables root_rank process_set inplace",
+        "broadcast_global_variables": "root_rank",
+        "BroadcastGlobalVariablesHook": "root_rank device",
+        "broadcast_object": "obj root_rank session name process_set",
+        "broadcast_object_fn": "root_rank session name process_set",
+        "allgather_object": "obj session name process_set",
+        "DistributedGradientTape": f"gradtape {WRAPPED}",
+        "PartialDistributedGradientTape": f"gradtape local_layers {WRAPPED}",
+        "DistributedOptimizer": f"use_locking {OPTIMIZED}",
+        "SyncBatchNormalization": "fused",
+        "LocalGradientAggregationHelper": "",
+        "elastic": "",
+        "data": "",
+        "run": "",
+    },
+    "horovod.tensorflow.keras": {
+        **dict.fromkeys(QUERIES.split(), ""),
+        "DistributedOptimizer": OPTIMIZED,
+        "broadcast_global_variables": "root_rank",
+        "allreduce": "value name average prescale_factor postscale_factor op compression",
+        "allgather": "value name",
+        "broadcast": "value root_rank name",
+        "reducescatter": "value name op",
+        "load_model": "filepath custom_optimizers custom_objects compression legacy_opts",
+        "PartialDistributedOptimizer": "optimizer local_layers scale_local_gradients",
+        "elastic": "",
+    },
+    "horovod.tensorflow.keras.callbacks": {
+        "BroadcastGlobalVariablesCallback": "root_rank device local_variables",
+        "MetricAverageCallback": "device",
+        "LearningRateScheduleCallback": "initial_lr multiplier start_epoch end_epoch staircase "
+        "momentum_correction steps_per_epoch",
+        "LearningRateWarmupCallback": "initial_lr warmup_epochs momentum_correction "
+        "steps_per_epoch verbose",
+        "BestModelCheckpoint": "monitor verbose save_weights_only mode save_freq",
+    },
+    "horovod.keras": {"DistributedOptimizer": OPTIMIZED, "Adasum": "", "load_model": "filepath"},
+    "smdistributed.dataparallel.tensorflow": {
+        "init": "",
+        "size": "",
+        "local_size": "",
+        "rank": "",
+        "local_rank": "",
+        "allreduce": "tensor param_index num_params compression op grad",
+        "oob_allreduce": "tensor compression op",
+        "broadcast": "tensor root_rank",
+        "broadcast_variables": "variables root_rank",
+        "broadcast_global_variables": "root_rank",
+        "overlap": "tensor",
+        "shutdown": "",
+        "DistributedGradientTape": "gradtape device_dense device_sparse compression "
+        "sparse_as_dense op",
+        "DistributedOptimizer": "optimizer name use_locking device_dense device_sparse compression "
+        "sparse_as_dense op bucket_cap_mb",
+        "BroadcastGlobalVariablesHook": "root_rank",
+        "Compression": "",
+        "ReduceOp": "",
+        "get_worker_comm": "",
+    },
+    "smdistributed.dataparallel.tensorflow.keras": {
+        "init": "",
+        "size": "",
+        "rank": "",
+        "local_rank": "",
+        "DistributedOptimizer": "optimizer compression",
+        "callbacks": "",
+    },
+    "smdistributed.dataparallel": {
+        "start_profiler": "path append_rank",
+        "stop_profiler": "",
+        "exceptions": "",
+    },
+}
+
+# What is different where a name works; the same in every module that has it.
+DIFFERENCES = {
+    "BroadcastGlobalVariablesCallback": "broadcasts before the first gradient, not after the first "
+    "batch",
+    "BestModelCheckpoint": "takes filepath as well",
+    "DistributedOptimizer": "returns the same object, so its class and files are Keras's own",
+    "BroadcastGlobalVariablesHook": "",
+    "Adasum": "",
+    "join": "inside one node; Average still divides by all ranks",
+    "allreduce": "bfloat16 too; 16-bit floats are summed in float32",
+    "grouped_allreduce": "tf.IndexedSlices may be among the tensors",
+    "reducescatter": "uint8, int8 and bfloat16 too",
+    "start_timeline": "a file for each rank",
+    "start_profiler": "a Chrome trace for each rank",
+    "nccl_built": "False: there is no GPU path yet",
+    "cuda_built": "False: there is no GPU path yet",
+    "shutdown": "init() cannot follow it under mpirun, since MPI begins once",
+    "overlap": "the identity: reductions overlap without it",
+    "oob_allreduce": "returns the tensor, as samples use it; other ops than AVERAGE too",
+}
+
+
+def _module(name: str):
+    return importlib.import_module(f"smddp_tf.compat.{name}")
+
+
+def _arguments(value) -> set:
+    try:
+        return set(inspect.signature(value).parameters)
+    except (TypeError, ValueError):
+        return set()
+
+
+def status_of(module, name: str, arguments: str) -> tuple:
+    """(works, partly or refused; a remark) of a name of a module."""
+    try:
+        value = getattr(module, name)
+    except AttributeError as error:
+        text = str(error)
+        if "is not provided: " in text:
+            return "refused", text.split("is not provided: ")[1]
+        return "missing", ""
+    accepted = _arguments(value)
+    missing = [one for one in arguments.split() if one not in accepted]
+    if missing and "kwargs" not in accepted and "args" not in accepted:
+        return "partly", "does not take " + ", ".join(missing)
+    return "works", DIFFERENCES.get(name, "")
+
+
+def page() -> str:
+    """The page."""
+    lines = [
+        "# What there is of Horovod's API and of SageMaker's",
+        "",
+        "Written by `python -m smddp_tf.compat.parity` from the code. Names of Horovod 0.28.1's",
+        "`horovod.tensorflow` are those of `smddp_tf`, of `horovod.tensorflow.keras` those of",
+        "`smddp_tf.keras`; `python -m smddp_tf.compat train.py` runs scripts with either import as",
+        "they are. A name that is refused raises AttributeError or ModuleNotFoundError with the",
+        "sentence in the last column. Scripts for SageMaker's library that call `opt.variables()`",
+        "need `opt.variables` under Keras 3, where it is a list.",
+    ]
+    for module_name, names in API.items():
+        module = _module(module_name)
+        lines += ["", f"## {module_name}", "", "| name | status | difference |", "|---|---|---|"]
+        for name in sorted(names, key=str.lower):
+            status, remark = status_of(module, name, names[name])
+            lines.append(f"| `{name}` | {status} | {remark} |")
+    lines += ["", "## Modules that are not provided", "", "| module | instead |", "|---|---|"]
+    lines += [f"| `{name}` | {instead} |" for name, instead in _install.REFUSED.items()]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")
