@@ -98,10 +98,11 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
     if _xla.inside_jit():
         return _reduce_in_jit(results, specs, op, prescale, postscale, options.name)
     run = _ops.plan_begin(plan, options.name)
-    tokens = []
+    tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
-        outputs, token = _ops.plan_bucket(
-            run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name
+        tensors = [grads[i] for i in indices]
+        outputs, token, earlier = _ops.plan_bucket(
+            run, tensors, earlier, bucket, op, prescale, postscale, options.name
         )
         tokens.append(token)
         for i, output in zip(indices, outputs, strict=True):
