@@ -23,6 +23,7 @@ def plan_begin(plan, name: str, process_set: int = 0):
 def plan_bucket(
     run,
     tensors,
+    earlier,
     bucket: int,
     op: int,
     prescale: float,
@@ -30,9 +31,17 @@ def plan_bucket(
     name: str,
     process_set: int = 0,
 ):
-    """Reduces one bucket as soon as its tensors exist. Returns (outputs, token for plan_end)."""
-    with tf.device("/cpu:0"):
-        return _native.ops().smddp_plan_bucket(
+    """Reduces one bucket as soon as its tensors and those of all earlier buckets exist.
+
+    `earlier` is [] for the first bucket, then what this function returned for the one before.
+    Returns (outputs, a token for plan_end, `earlier` for the next bucket).
+
+    The engine would put buckets into order in any case, but one that is there too early can wait
+    for ever: TensorFlow does not end a step that failed, nor tell why it did, while an operation of
+    it is under way, and the bucket that is missing may be what failed.
+    """
+    with tf.device("/cpu:0"), tf.control_dependencies(earlier):
+        outputs, token = _native.ops().smddp_plan_bucket(
             run=run,
             tensors=tensors,
             bucket=bucket,
@@ -42,6 +51,8 @@ def plan_bucket(
             tensor_name=f"{name}.{bucket}",
             process_set=process_set,
         )
+        with tf.control_dependencies([run, *tensors]):
+            return outputs, token, [tf.no_op()]
 
 
 @tf.RegisterGradient("SmddpPlanBucket")

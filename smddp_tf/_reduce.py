@@ -103,10 +103,11 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
         return _reduce_in_jit(results, specs, options)
     number = options.process_set.process_set_id
     run = _plan_ops.plan_begin(plan, options.name, number)
-    tokens = []
+    tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
-        outputs, token = _plan_ops.plan_bucket(
-            run, [grads[i] for i in indices], bucket, op, prescale, postscale, options.name, number
+        tensors = [grads[i] for i in indices]
+        outputs, token, earlier = _plan_ops.plan_bucket(
+            run, tensors, earlier, bucket, op, prescale, postscale, options.name, number
         )
         tokens.append(token)
         for i, output in zip(indices, outputs, strict=True):

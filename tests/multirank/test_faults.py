@@ -197,6 +197,63 @@ if rank == 1:
     assert result.returncode != 0
 
 
+BACKWARD_FAILS = """
+bad = tf.Variable(False)
+weights = [tf.Variable(tf.ones([1000, 50]), name=f"w{i}") for i in range(4)]
+@tf.custom_gradient
+def middle(x):
+    def grad(dy):
+        busy = tf.zeros([200, 200]) * dy[0]  # so that other gradients are there long before
+        for _ in range(50):
+            busy = busy @ busy
+        # A failure that TensorFlow does not order before the plan, as it does with stateful ops.
+        shift = tf.where(bad, 5000, 0) + tf.cast(busy[0, 0], tf.int32)
+        return tf.gather(dy, tf.range(1000) + shift)
+    return tf.identity(x), grad
+def loss():
+    x = tf.zeros([1000])
+    for i, w in enumerate(weights):
+        x = middle(x) if i == 2 else x
+        x += tf.reduce_sum(w, 1)
+    return tf.reduce_sum(x)
+@tf.function
+def step(order):
+    with tf.GradientTape() as tape:
+        y = loss()
+    gradients = hvd.DistributedGradientTape(tape).gradient(y, weights[::order])
+    return tf.add_n([tf.reduce_sum(gradient) for gradient in gradients])
+def attempt(order):
+    begin = time.time()
+    try:
+        return "", "", float(step(order)), time.time() - begin
+    except tf.errors.OpError as error:
+        return type(error).__name__, error.message, 0, time.time() - begin
+# The gradients that fail are in the last two buckets, or in the first two.
+for order in (1, -1):
+    assert attempt(order)[2] == 200000
+    for i in range(5):
+        bad.assign(rank == 1)
+        kind, text, _, seconds = attempt(order)
+        assert seconds < 20, seconds
+        if rank == 1:
+            assert (kind, "indices" in text) == ("InvalidArgumentError", True), (kind, text)
+        else:
+            assert kind == "FailedPreconditionError", (kind, text)
+            assert "rank 1" in text and "step" in text, text
+        bad.assign(False)
+        assert attempt(order)[:3] == ("", "", 200000), attempt(order)
+report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+"""
+
+
+def test_a_backward_pass_that_fails(job, python):
+    """The rank has its own error at once, though later buckets could run; the others are told."""
+    env = {"SMDDP_BUCKET_BYTES": "200000", "SMDDP_FIRST_BUCKET_BYTES": "200000"}
+    env["SMDDP_TIMEOUT_SECONDS"] = "25"  # what a hang would show as
+    results = job(BACKWARD_FAILS, 2, python=python, env=env).check(2)
+    assert all(result["sum"] == 2 for result in results.values())
+
+
 @pytest.mark.parametrize("launched", ["script", "mpi4py"])
 def test_a_rank_that_raises(tmp_path, launched):
     """Its traceback is the first thing seen; the others end too."""
