@@ -40,15 +40,15 @@ def test_it_passes_and_is_cheap():
 
 
 @pytest.mark.parametrize(
-    ("y", "problem"), [(0, "its result is wrong"), (None, "within 0.2 seconds")]
+    ("nap", "problem"), [(0, "its result is wrong"), (1, "within 0.2 seconds")]
 )
-def test_it_can_fail(monkeypatch, y, problem):
+def test_it_can_fail(monkeypatch, nap, problem):
     """A wrong result, and an op that never completes; the message says what to use instead."""
 
     class Broken:
         def smddp_self_test(self, x):
-            time.sleep(3 if y is None else 0)
-            return y
+            time.sleep(nap)
+            return x
 
     monkeypatch.setattr(_native, "ops", Broken)
     monkeypatch.setattr(_native, "_SELF_TEST_SECONDS", 0.2)
