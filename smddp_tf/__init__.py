@@ -33,6 +33,7 @@ from smddp_tf._runtime import (
     size,
     stats,
 )
+from smddp_tf._tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
 
 _NEED_TENSORFLOW = {
@@ -97,7 +98,9 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
     "stats",
+    "stop_timeline",
     *_NEED_TENSORFLOW,
 ]
 

@@ -213,6 +213,19 @@ int smddp_agree(const char* text) {
   return Return(comm == nullptr ? NotInitialized() : comm->Agree(text));
 }
 
+int smddp_timeline_start(const char* path) {
+  Communicator* comm = communicator;
+  return Return(comm == nullptr ? NotInitialized()
+                                : comm->timeline()->Start(path, comm->topology().rank));
+}
+
+int smddp_timeline_stop(void) {
+  Communicator* comm = communicator;
+  if (comm == nullptr) return Return(NotInitialized());
+  comm->timeline()->Stop();
+  return SMDDP_OK;
+}
+
 int smddp_join(int* last) {
   Status status;
   std::shared_ptr<RankSet> everybody = FindSet(0, &status);

@@ -47,6 +47,10 @@ SMDDP_EXPORT const char* smddp_last_error(void);
 // Counters as JSON, cut to n bytes with the terminating zero. Returns the length it would take.
 SMDDP_EXPORT int smddp_stats_json(char* buffer, size_t n);
 
+// A Chrome trace of this rank's collectives; trace.json becomes trace.rank3.json on rank 3.
+SMDDP_EXPORT int smddp_timeline_start(const char* path);
+SMDDP_EXPORT int smddp_timeline_stop(void);
+
 // ---- process sets; number 0 is all ranks
 // ---------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Collective {
   virtual Progress Advance() = 0;
   // After kDone. Mismatch leaves the lane usable; any other failure breaks the communicator.
   virtual const Status& status() const = 0;
+  // Whether all ranks are known to have begun it too.
+  virtual bool met() const = 0;
   // World ranks that this one waits for.
   virtual std::vector<int> Missing() const = 0;
 };

@@ -69,6 +69,7 @@ class WorldReduceScatter : public Collective {
 
   Progress Advance() override;
   const Status& status() const override { return allreduce_->status(); }
+  bool met() const override { return allreduce_->met(); }
   std::vector<int> Missing() const override { return allreduce_->Missing(); }
 
  private:

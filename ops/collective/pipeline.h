@@ -30,6 +30,7 @@ class Pipeline : public Collective {
 
   Progress Advance() final;
   const Status& status() const final { return status_; }
+  bool met() const final { return verified_ || state_ != State::kRunning; }
   std::vector<int> Missing() const final;
 
  protected:

@@ -59,6 +59,7 @@ Status Config::FromEnvironment(Config* config) {
     if (!status.ok()) return status;
   }
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
+  if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
   config->chunk_bytes = config->chunk_bytes / 256 * 256;  // slots keep every dtype's alignment
   return {};
 }

@@ -28,6 +28,8 @@ struct Config {
   std::string isa;
   // SMDDP_MPI_LIBRARY: path of the MPI library to open instead of the one that is found.
   std::string mpi_library;
+  // SMDDP_TIMELINE: write a Chrome trace of the collectives here, a file for each rank.
+  std::string timeline;
   // SMDDP_LOG_LEVEL: debug, info, warning or error.
   std::string log_level = "warning";
 

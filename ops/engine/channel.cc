@@ -8,8 +8,13 @@
 
 namespace smddp {
 
-Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder)
-    : lane_(std::move(lane)), selector_(selector), recorder_(recorder) {}
+Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
+                 int track)
+    : lane_(std::move(lane)),
+      selector_(selector),
+      recorder_(recorder),
+      timeline_(timeline),
+      track_(track) {}
 
 void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   operation->ready = NowSeconds();
@@ -39,9 +44,11 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
   if (status.ok()) {
     Progress progress = front->collective->Advance();
+    if (timeline_->on() && front->met == 0 && front->collective->met()) front->met = NowSeconds();
     if (progress != Progress::kDone) return progress == Progress::kSome;
     status = front->collective->status();
     recorder_->Finish(front->record, status.ok() ? "done" : "failed");
+    if (timeline_->on() && front->started > 0) Trace(*front, !status.ok());
     ++stats_.operations;
     stats_.bytes += front->request.bytes();
     if (front->awaited) stats_.awaited_seconds += NowSeconds() - front->ready;
@@ -52,7 +59,23 @@ bool Channel::AdvanceFront(Finished* finished) {
   return true;
 }
 
+void Channel::Trace(const Operation& operation, bool failed) const {
+  TimelineEvent event;
+  event.title = operation.request.Title();
+  event.ready = operation.ready;
+  event.started = operation.started;
+  event.met = operation.met;
+  event.done = NowSeconds();
+  event.bytes = operation.request.bytes();
+  event.sequence = operation.sequence;
+  event.track = track_;
+  event.failed = failed;
+  timeline_->Add(event);
+}
+
 void Channel::Activate(Operation* operation) {
+  operation->sequence = sequence_++;
+  if (timeline_->on()) operation->started = NowSeconds();
   std::string why;
   bool debug = LogEnabled(LogLevel::kDebug);
   operation->collective = selector_->Make(&lane_, &operation->request, debug ? &why : nullptr);

@@ -15,6 +15,7 @@
 #include "collective/collective.h"
 #include "collective/selector.h"
 #include "engine/flight_recorder.h"
+#include "engine/timeline.h"
 
 namespace smddp {
 
@@ -29,6 +30,9 @@ struct Operation {
   // plan, which comes when the backward pass is over.
   bool awaited = true;
   double ready = 0;  // when it was enqueued
+  // For the timeline, while that is on: when its turn came, and when all peers were there.
+  double started = 0, met = 0;
+  uint64_t sequence = 0;
 
   std::vector<char> memory;  // of the request's tensors, if they are nobody else's
 
@@ -46,7 +50,8 @@ struct ChannelStats {
 
 class Channel {
  public:
-  Channel(Lane lane, const Selector* selector, FlightRecorder* recorder);
+  Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
+          int track);
 
   // Never calls `done`; the caller pumps afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
@@ -71,11 +76,15 @@ class Channel {
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
   bool AdvanceFront(Finished* finished);
   void Activate(Operation* operation);
+  void Trace(const Operation& operation, bool failed) const;
   void Complete(Finished* finished) const;
 
   Lane lane_;
   const Selector* selector_;
   FlightRecorder* recorder_;
+  Timeline* timeline_;
+  int track_;  // in the timeline
+  uint64_t sequence_ = 0;
   mutable std::mutex mutex_;
   std::deque<std::unique_ptr<Operation>> queue_;
   Status failure_;

@@ -41,7 +41,7 @@ Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connect
       selector_(MakeSelector(world_->config)),
       spin_seconds_(SpinSeconds(world_->config, everybody->topology)),
       everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
-                                           spin_seconds_)) {}
+                                           &timeline_, spin_seconds_)) {}
 
 Communicator::~Communicator() = default;
 
@@ -50,13 +50,15 @@ Status Communicator::Start() {
   Status status = monitor_->Start();
   if (!status.ok()) return status;
   everybody_->StartProgress();
-  return {};
+  const std::string& path = world_->config.timeline;
+  return path.empty() ? Status() : timeline_.Start(path, topology().rank);
 }
 
 void Communicator::Leave(bool failed) {
   for (const auto& set : OwnSets()) set->StopProgress();
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
+  timeline_.Stop();
   if (!failed && world_->mpi != nullptr) world_->mpi->Finalize();
 }
 
@@ -169,7 +171,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
-                                    spin_seconds_);
+                                    &timeline_, spin_seconds_);
     set->StartProgress();
   }
   *number = next_number_++;

@@ -53,6 +53,7 @@ class Communicator {
   void FailAll(const Status& failure);
   bool failed() const { return failed_; }
 
+  Timeline* timeline() { return &timeline_; }
   std::string FlightRecord() const { return recorder_.Dump(); }
   std::string StatsJson() const;
 
@@ -72,6 +73,7 @@ class Communicator {
   std::unique_ptr<World> world_;
   Selector selector_;
   FlightRecorder recorder_;
+  Timeline timeline_;
   const double spin_seconds_;
   const std::unique_ptr<RankSet> everybody_;
   std::unique_ptr<Monitor> monitor_;

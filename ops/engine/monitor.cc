@@ -104,6 +104,11 @@ void Monitor::Loop() {
 }
 
 void Monitor::Tick(double seconds) {
+  unflushed_ += seconds;
+  if (unflushed_ > 1.0) {
+    communicator_->timeline()->Flush();
+    unflushed_ = 0;
+  }
   if (broken_) return;
   std::string text;
   int code = shm_->Failure(&text);

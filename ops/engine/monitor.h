@@ -52,6 +52,7 @@ class Monitor {
   ShmGroup* shm_;
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
   bool broken_ = false;
+  double unflushed_ = 0;  // seconds since the timeline went to its file
   std::atomic<bool> stopping_{false};
   std::atomic<int> joined_{0};  // 1: yes, -1: no
   std::thread thread_;

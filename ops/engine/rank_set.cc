@@ -13,11 +13,12 @@ constexpr size_t kInlineBytes = 256 << 10;
 }  // namespace
 
 RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-                 FlightRecorder* recorder, double spin_seconds)
+                 FlightRecorder* recorder, Timeline* timeline, double spin_seconds)
     : number_(number),
       connection_(std::move(connection)),
-      hand_(std::move(connection_->lanes[0]), selector, recorder),
-      gradients_(std::move(connection_->lanes[1]), selector, recorder),
+      hand_(std::move(connection_->lanes[0]), selector, recorder, timeline, TrackOf(number, false)),
+      gradients_(std::move(connection_->lanes[1]), selector, recorder, timeline,
+                 TrackOf(number, true)),
       plans_(&gradients_),
       spin_seconds_(spin_seconds) {}
 

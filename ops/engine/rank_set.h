@@ -26,7 +26,7 @@ class RankSet {
  public:
   // `number`: 0 is the set of all ranks. What the pointers point to outlives the set.
   RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-          FlightRecorder* recorder, double spin_seconds);
+          FlightRecorder* recorder, Timeline* timeline, double spin_seconds);
   ~RankSet();  // StopProgress was called, or the process ends
 
   void StartProgress();

@@ -17,9 +17,9 @@ PURE = {"errors", "_version", "_config", "_plan"}
 # A module may import those of lower levels, and its neighbours on its own. A subpackage is one
 # entry, above _tape; its files may import each other.
 LEVELS = [
-    PURE,
+    PURE | {"timeline"},  # which needs matplotlib to draw
     {"_native"},
-    {"_runtime", "_compression", "_queries"},
+    {"_runtime", "_compression", "_queries", "_tracing"},
     {"_xla"},
     {"_ops"},
     {"_collectives", "_plan_ops"},

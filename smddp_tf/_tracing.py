@@ -1,0 +1,29 @@
+"""Starts and stops the timeline; smddp_tf.timeline reads what it wrote."""
+
+import os
+
+from smddp_tf import _native, _runtime
+
+
+def start_timeline(file_path, mark_cycles=False) -> None:
+    """Starts to write a Chrome trace of this rank's collectives, which Perfetto opens.
+
+    ``python -m smddp_tf.timeline`` joins the files of all ranks and says who waited for whom.
+
+    Args:
+      file_path: trace.json becomes trace.rank3.json on rank 3.
+      mark_cycles: accepted for old scripts; there are no cycles.
+
+    Raises:
+      ValueError: before init(), one is being written already, or the file cannot be written.
+    """
+    del mark_cycles
+    _runtime.size()
+    if _native.core().smddp_timeline_start(os.fsencode(file_path)) != 0:
+        raise ValueError(_native.last_error())
+
+
+def stop_timeline() -> None:
+    """Ends the trace that start_timeline() or SMDDP_TIMELINE began; harmless if there is none."""
+    _runtime.size()
+    _native.core().smddp_timeline_stop()

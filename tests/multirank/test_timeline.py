@@ -1,0 +1,108 @@
+"""Traces of the ranks, and what is read from them."""
+
+import json
+import re
+
+import launcher
+import pytest
+
+from smddp_tf import timeline
+
+BODY = """
+path = str(OUT / "trace.json")
+hvd.start_timeline(path)
+try:
+    hvd.start_timeline(path)
+    raise SystemExit("started twice")
+except ValueError as error:
+    assert "already" in str(error)
+for i in range(20):
+    hvd.allreduce(tf.ones([1000]), name="regular")
+time.sleep(0.5 if rank == size - 1 else 0)
+hvd.allreduce(tf.ones([10]), name='slow "one"')
+v = [tf.Variable(tf.zeros([200000])) for _ in range(3)]
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(x) for x in v)
+    return hvd.DistributedGradientTape(tape, num_groups=3).gradient(loss, v)
+for _ in range(5):
+    step()
+hvd.stop_timeline()
+hvd.allreduce(tf.ones([1]), name="after")
+hvd.stop_timeline()
+try:
+    hvd.start_timeline(str(OUT / "nowhere" / "trace.json"))
+    raise SystemExit("written nowhere")
+except ValueError as error:
+    assert "cannot be written" in str(error) and "nowhere" in str(error)
+report(done=True)
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_who_waited_for_whom(job, tmp_path, ranks):
+    """Events nest, are the same on all ranks, and the slow rank is named."""
+    job(BODY, ranks).check(ranks)
+    files = [tmp_path / f"trace.rank{r}.json" for r in range(ranks)]
+    names = []
+    for path in files:
+        events = json.loads(path.read_text())  # complete: the timeline was stopped
+        own = timeline.collectives(events)
+        names.append(sorted((key, event["name"]) for key, event in own.items()))
+        assert len(own) == 21 + 15
+        for event in own.values():
+            assert event["dur"] >= 0 and event["args"]["ready"] <= event["ts"]
+            phases = [
+                e
+                for e in events
+                if e.get("cat") == "phase"
+                and e["tid"] == event["tid"]
+                # Microseconds since 1970 in a double are true to a quarter.
+                and event["ts"] <= e["ts"] + 1
+                and e["ts"] + e["dur"] <= event["ts"] + event["dur"] + 1
+            ]
+            assert {e["name"] for e in phases} == {"waiting for peers", "moving bytes"}
+        sizes = {e["name"]: e["args"]["bytes"] for e in own.values()}
+        assert sizes["allreduce 'regular'"] == 4000
+    assert all(one == names[0] for one in names) and "after" not in str(names)
+    command = [launcher.BIN / "python", "-m", "smddp_tf.timeline", *files]
+    command += ["-o", tmp_path / "all.json"]
+    code, output, _ = launcher.run_command(command, timeout=60)
+    assert code == 0, output
+    longest = re.search(r"([\d.]+) ms for rank (\d) in allreduce 'slow \"one\"'", output)
+    assert longest and int(longest[2]) == ranks - 1, output
+    # All others waited half a second.
+    assert 450 * (ranks - 1) < float(longest[1]) < 800 * (ranks - 1), output
+    assert len(timeline.collectives(timeline.read(tmp_path / "all.json"))) == 36
+
+
+def test_a_killed_rank_leaves_a_trace(job, tmp_path):
+    """SMDDP_TIMELINE; the file of a rank that died is readable."""
+    body = """
+    for i in range(30):
+        hvd.allreduce(tf.ones([1000]), name="regular")
+    time.sleep(2.5)
+    report(done=True)
+    if rank == 1:
+        os.kill(os.getpid(), 9)
+    hvd.barrier()
+    """
+    job(body, 2, env={"SMDDP_TIMELINE": str(tmp_path / "t.json")})
+    own = timeline.collectives(timeline.read(tmp_path / "t.rank1.json"))
+    assert sum(e["name"] == "allreduce 'regular'" for e in own.values()) == 30
+
+
+def test_the_plot(job, tmp_path):
+    """A picture, where matplotlib is; else the reason."""
+    job(BODY, 2).check(2)
+    files = [tmp_path / f"trace.rank{r}.json" for r in range(2)]
+    picture = tmp_path / "step.png"
+    command = [launcher.BIN / "python", "-m", "smddp_tf.timeline", *files, "--plot", picture]
+    code, output, _ = launcher.run_command(command, timeout=60)
+    if "No module named 'matplotlib'" in output:
+        assert code == 1
+        pytest.skip("matplotlib is not here")
+    assert code == 0 and picture.read_bytes().startswith(b"\x89PNG"), output
+    code, output, _ = launcher.run_command([*command, "--step", "99"], timeout=60)
+    assert code == 1 and "there is no step 99" in output
