@@ -5,7 +5,7 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
-from smddp_tf import _native, _ops, _runtime
+from smddp_tf import _adasum, _native, _ops, _runtime
 from smddp_tf._compression import Compression
 from smddp_tf._ops import Adasum, Average, Max, Min, Product, Sum
 
@@ -25,10 +25,8 @@ def resolve_op(average, op) -> int:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
     if op is None:
         op = Average if average in (None, True) else Sum
-    if op == Adasum:
-        raise ValueError("op=Adasum is not supported; use Average, Sum, Min, Max or Product")
-    if op not in (Average, Sum, Min, Max, Product):
-        raise ValueError(f"op={op!r} is unknown; use Average, Sum, Min, Max or Product")
+    if op not in (Average, Sum, Adasum, Min, Max, Product):
+        raise ValueError(f"op={op!r} is unknown; use Average, Sum, Adasum, Min, Max or Product")
     return int(op)
 
 
@@ -64,6 +62,51 @@ def check_root(root_rank: int, process_set=_runtime.global_process_set) -> int:
 
 def _scaled(tensor, factor: float):
     return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
+
+
+def _gatherer(name: str, process_set):
+    """A function that stacks a tensor of all ranks of the set along a new first dimension."""
+    calls = iter(range(1 << 30))
+
+    def gather(tensor):
+        gathered = _ops.allgather(
+            tensor[tf.newaxis], f"{name}.{next(calls)}", process_set.process_set_id
+        )
+        gathered.set_shape([process_set.size(), *tensor.shape.as_list()])
+        return gathered
+
+    return gather
+
+
+def reduce_by_itself(tensor, op: int, compression, name: str, key, process_set):
+    """Reduces one tensor with Adasum, or with a compressor that does the whole reduction.
+
+    Raises:
+      ValueError: that compressor was given with another op than Average and Sum.
+      TypeError: Adasum of integers.
+    """
+    gather = _gatherer(name, process_set)
+    if hasattr(compression, "reduce"):
+        if op not in (Average, Sum):
+            raise ValueError(f"this compression takes op=Average or Sum, not {_ops.OP_NAMES[op]}")
+        if not tensor.dtype.is_floating:
+            return _reduce_dense([tensor], op, 1.0, 1.0, name, process_set)[0]
+        return compression.reduce(tensor, op == Average, key, gather)
+    if not tensor.dtype.is_floating:
+        raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")
+    first = process_set.ranks[0]
+
+    def agree(products):
+        number = process_set.process_set_id
+        return _ops.broadcast([products], first, f"{name}.products", number)[0]
+
+    packed, context = compression.compress(tensor)
+    return compression.decompress(_adasum.adasum(gather(packed), agree), context)
+
+
+def goes_by_itself(op: int, compression) -> bool:
+    """Whether reduce_by_itself() is for this."""
+    return op == Adasum or hasattr(compression, "reduce")
 
 
 def _reduce_dense(
@@ -131,9 +174,9 @@ def allreduce(
       average: old name: True is op=Average, False is op=Sum.
       device_dense: accepted for old scripts; the collective runs on the CPU.
       device_sparse: as device_dense.
-      compression: Compression.none, .fp16 or .bf16.
-      op: Average (the default), Sum, Min, Max or Product. 16-bit floats are summed in float32;
-        averages of integers are truncated towards zero.
+      compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
+      op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
+        float32; averages of integers are truncated towards zero.
       prescale_factor: multiplies the input.
       postscale_factor: multiplies the result.
       name: for messages; must be the same on all ranks.
@@ -153,13 +196,18 @@ def allreduce(
     del device_dense, device_sparse, ignore_name_scope
     _runtime.check_process_set(process_set)
     op = resolve_op(average, op)
-    name = name or "allreduce"
+    given_name, name = name, name or "allreduce"
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         return allreduce_slices(tensor, op, name, process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
+    if goes_by_itself(op, compression):
+        result = _scaled(tensor, float(prescale_factor))
+        if process_set.size() > 1:
+            result = reduce_by_itself(result, op, compression, name, given_name, process_set)
+        return _scaled(result, float(postscale_factor))
     packed, context = compression.compress(tensor)
     scales = float(prescale_factor), float(postscale_factor)
     result = _reduce_dense([packed], op, *scales, name, process_set)[0]
@@ -190,8 +238,21 @@ def grouped_allreduce(
     del device_dense, device_sparse, ignore_name_scope
     _runtime.check_process_set(process_set)
     op = resolve_op(average, op)
-    name = name or "grouped_allreduce"
+    given_name, name = name, name or "grouped_allreduce"
     tensors = list(tensors)
+    if goes_by_itself(op, compression):
+        return [
+            allreduce(
+                tensor,
+                op=op,
+                compression=compression,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                name=f"{given_name}.{i}" if given_name else None,
+                process_set=process_set,
+            )
+            for i, tensor in enumerate(tensors)
+        ]
     results: list = [None] * len(tensors)
     dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
     for i in sorted(set(range(len(tensors))) - set(dense)):

@@ -96,6 +96,11 @@ def grouped_reducescatter(
     del device_dense, device_sparse
     set_id = _runtime.check_process_set(process_set)
     op = _collectives.resolve_op(None, op)
+    if _collectives.goes_by_itself(op, compression):
+        raise ValueError(
+            "reducescatter takes op=Average, Sum, Min, Max or Product, and "
+            "Compression.none, .fp16 or .bf16"
+        )
     tensors = [_check_scatter(tensor) for tensor in tensors]
     if op not in (Average, Sum) and prescale_factor != 1.0:
         # Only sums may be scaled afterwards instead.

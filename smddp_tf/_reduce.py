@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from smddp_tf import _collectives, _config, _native, _ops, _plan_ops, _runtime, _xla
 from smddp_tf._compression import Compression
 from smddp_tf._ops import Average, Sum
-from smddp_tf._plan import GradientSpec, make_plan
+from smddp_tf._plan import GradientSpec, make_plan, normal_name
 
 tf = _native.tensorflow()
 
@@ -33,6 +33,8 @@ class ReduceOptions:
         _collectives.resolve_op(None, self.op)
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor needs op=Average")
+        if self.gradient_predivide_factor != 1.0 and hasattr(self.compression, "reduce"):
+            raise ValueError("gradient_predivide_factor does not go with this compression")
         if self.gradient_predivide_factor <= 0:
             raise ValueError(
                 f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0"
@@ -156,6 +158,11 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         else grad
         for grad in grads
     ]
+    if _collectives.goes_by_itself(options.op, options.compression):
+        return [
+            _reduce_alone(grad, source_name(source, i), identity(source), options)
+            for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
+        ]
     packed, contexts = [], []
     for grad in grads:
         dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
@@ -175,6 +182,22 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         elif grad is not None:
             reduced[i] = options.compression.decompress(grad, contexts[i])
     return reduced
+
+
+def _reduce_alone(grad, name: str, key, options: ReduceOptions):
+    """A gradient of Adasum, or of a compressor that does the whole reduction: no plan, no overlap.
+
+    Ranks whose gradients differ are told so by the collectives' names.
+    """
+    if grad is None:
+        return None
+    name = f"{options.name} {normal_name(name)}"
+    if isinstance(grad, tf.IndexedSlices):
+        return _collectives.allreduce_slices(grad, options.op, name, options.process_set)
+    _collectives.check_dtype(grad, _collectives.REDUCIBLE, "reducing a gradient")
+    return _collectives.reduce_by_itself(
+        grad, options.op, options.compression, name, key, options.process_set
+    )
 
 
 def identity(source) -> int:

@@ -138,9 +138,10 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
       gradtape: the tape.
       device_dense: accepted for old scripts; reductions run on the CPU.
       device_sparse: as device_dense.
-      compression: Compression.none, .fp16 or .bf16, or a class with their two methods.
+      compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
+        own.
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
-      op: Average (the default), Sum, Min, Max or Product.
+      op: Average (the default), Sum, Adasum, Min, Max or Product.
       gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
         this after it.
       num_groups: > 0: reduce in so many groups instead of buckets by size.

@@ -63,11 +63,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       name: for messages; default is the class's name.
       device_dense: accepted for old scripts; reductions run on the CPU.
       device_sparse: as device_dense.
-      compression: Compression.none, .fp16, .bf16, or a class with their two methods.
+      compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
+        own.
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
       gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
         this after it.
-      op: Average (the default), Sum, Min, Max or Product.
+      op: Average (the default), Sum, Adasum, Min, Max or Product.
       backward_passes_per_step: gradients of so many calls are added up, and reduced and applied
         once. In Keras 3 this sets gradient_accumulation_steps.
       average_aggregated_gradients: divide that sum by backward_passes_per_step.

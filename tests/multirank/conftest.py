@@ -8,6 +8,13 @@ import launcher
 import pytest
 
 
+def on_ranks(fixture: str, environments, *ranks):
+    """Parametrizes a test: 2 ranks in all environments, more ranks in the first, the newest."""
+    first, *others = environments
+    cases = [(first, n) for n in ranks] + [(other, ranks[0]) for other in others]
+    return pytest.mark.parametrize((fixture, "ranks"), cases, indirect=[fixture])
+
+
 @functools.cache
 def _why_not(python: str, modules="tensorflow") -> str:
     """Why modules cannot be imported by that Python; "" if they can."""

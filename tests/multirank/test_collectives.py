@@ -1,6 +1,7 @@
 """Every collective, through mpirun: dtypes, ops and ways to run, with rank-distinct exact data."""
 
 import pytest
+from conftest import PYTHONS, on_ranks
 
 # Element i of rank r; sums of up to 4 ranks are exact in every dtype.
 COMMON = """
@@ -21,7 +22,7 @@ def equal(got, want, *what):
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@on_ranks("python", PYTHONS, 2, 3, 4)
 def test_allreduce(job, python, ranks):
     """All ops of all dtypes in all ways, and some sizes; scalars and empty tensors too."""
     body = """
@@ -75,7 +76,7 @@ def test_allreduce(job, python, ranks):
     assert results[0]["checks"] > 3 * 8 * 5
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("python", PYTHONS, 2, 3)
 def test_movement_and_gradients(job, python, ranks):
     """Broadcast, allgather, objects, variables, and the gradient of each collective."""
     body = """

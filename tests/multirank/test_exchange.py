@@ -3,6 +3,7 @@
 import textwrap
 
 import pytest
+from conftest import PYTHONS, on_ranks
 from test_collectives import COMMON
 
 MOVES = """
@@ -80,7 +81,7 @@ report(checks=checks)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@on_ranks("python", PYTHONS, 2, 3, 4)
 def test_alltoall_and_grouped_allgather(job, python, ranks):
     """With and without splits, gradients, and mistakes of one rank."""
     job(COMMON + MOVES, ranks, python=python).check(ranks)
@@ -164,7 +165,7 @@ report(checks=checks)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@on_ranks("python", PYTHONS, 2, 3, 4)
 def test_reducescatter_and_grouped_allreduce(job, python, ranks):
     """Ops, dtypes, uneven rows, gradients; what XLA programs can have."""
     job(COMMON + SCATTERS, ranks, python=python).check(ranks)

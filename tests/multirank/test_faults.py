@@ -44,7 +44,7 @@ for call, error in (
     (lambda: hvd.broadcast(1.0, -1), ValueError),
     (lambda: hvd.allreduce(tf.constant("text")), TypeError),
     (lambda: hvd.allreduce(tf.constant(True)), TypeError),
-    (lambda: hvd.allreduce(1.0, op=hvd.Adasum), ValueError),
+    (lambda: hvd.allreduce(1, op=hvd.Adasum), TypeError),
     (lambda: hvd.allreduce(1.0, average=True, op=hvd.Sum), ValueError),
     (lambda: hvd.allreduce(1.0, process_set=7), ValueError),
 ):

@@ -15,14 +15,14 @@ def test_every_mode_equals_one_process(keras_job):
     assert len(results[0]["differences"]) >= 24
 
 
-def test_modes_on_three_ranks(keras_job):
+def test_modes_on_three_ranks(keras3_job):
     """Those modes in which the number of ranks matters."""
     body = """
     import keras_modes
     names = ["graph", "sum", "sparse", "groups and predivide", "two passes an update, summed"]
     report(differences=keras_modes.run(names))
     """
-    keras_job(body, 3, timeout=150).check(3)
+    keras3_job(body, 3, timeout=150).check(3)
 
 
 def test_an_overflow_on_one_rank_is_skipped_by_all(keras_job):

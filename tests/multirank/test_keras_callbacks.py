@@ -2,7 +2,7 @@
 
 import re
 
-import pytest
+from conftest import KERASES, on_ranks
 
 CALLBACKS = """
 import keras_modes
@@ -103,7 +103,7 @@ report(done=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("keras_job", KERASES, 2, 3)
 def test_callbacks(keras_job, ranks):
     """Equal metrics, warm-up, schedules, momentum, checkpoints and stopping together."""
     job = keras_job(CALLBACKS, ranks)

@@ -1,6 +1,7 @@
 """Loops, layers, data and refusals of smddp_tf.keras, through mpirun."""
 
 import pytest
+from conftest import KERASES, on_ranks
 
 LOOPS = """
 import copy, keras_modes
@@ -76,7 +77,7 @@ report(done=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("keras_job", KERASES, 2, 3)
 def test_custom_loops(keras_job, ranks):
     """apply_gradients in loops; copies; local variables; a GAN."""
     keras_job(LOOPS, ranks).check(ranks)
@@ -194,7 +195,7 @@ report(done=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("keras_job", KERASES, 2, 3)
 def test_sync_batch_normalization(keras_job, ranks):
     """Outputs, gradients and moving averages are those of the joined batch."""
     keras_job(BATCH_NORM, ranks).check(ranks)
@@ -233,7 +234,7 @@ report(done=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("keras_job", KERASES, 2, 3)
 def test_shard(keras_job, ranks):
     """Every rank gets the same number of elements, and none is lost that need not be."""
     keras_job(SHARD, ranks).check(ranks)

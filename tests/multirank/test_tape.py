@@ -1,6 +1,6 @@
 """DistributedGradientTape: N ranks on parts of a batch do what one process does on the whole."""
 
-import pytest
+from conftest import PYTHONS, on_ranks
 
 TRAIN = """
 steps, batch = 6, 12
@@ -58,7 +58,7 @@ report(worst=worst)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@on_ranks("python", PYTHONS, 2, 3, 4)
 def test_equals_one_process(job, python, ranks):
     """Weights after 6 steps, in eager, graph and jit mode; bitwise equal on all ranks."""
     results = job(TRAIN, ranks, python=python, timeout=180).check(ranks)
@@ -128,7 +128,7 @@ report(done=True)
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("python", PYTHONS, 2, 3)
 def test_kinds_of_gradients(job, python, ranks):
     """None, sparse, nested, local and unused gradients; two plans in one step; loops."""
     job(KINDS, ranks, python=python).check(ranks)

@@ -19,7 +19,7 @@ PURE = {"errors", "_version", "_config", "_plan"}
 LEVELS = [
     PURE | {"timeline"},  # which needs matplotlib to draw
     {"_native"},
-    {"_runtime", "_compression", "_queries", "_tracing"},
+    {"_runtime", "_compression", "_queries", "_tracing", "_adasum"},
     {"_xla"},
     {"_ops"},
     {"_collectives", "_plan_ops"},
