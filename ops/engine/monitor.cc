@@ -168,10 +168,15 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
   std::string who =
       "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";
   std::string how = dead ? " died" : " has ended or called shutdown()";
+  std::string remedy = "; this job cannot go on: restart it from its last checkpoint";
+  if (!dead) {
+    remedy =
+        "; if it had fewer batches than the others, give all ranks the same number "
+        "(smddp_tf.keras.shard does), or let it call join()";
+  }
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + What(operation) + ", for " +
-                             Seconds(operation.waited) +
-                             "; this job cannot go on: restart it from its last checkpoint"};
+                             Seconds(operation.waited) + remedy};
 }
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
@@ -186,8 +191,8 @@ Status Monitor::Timeout(const Operation& operation, const std::vector<int>& miss
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
   LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) + " in " +
              What(operation) +
-             ". They are stopped, slow, or took another path through "
-             "the program. It fails after " +
+             ". They are stopped, slow, out of data, or took another path "
+             "through the program. It fails after " +
              Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
 }
 

@@ -64,13 +64,13 @@ keras = tf.keras
         """Why modules cannot be imported here; "" if they can."""
         return _why_not(self.python, modules)
 
-    def __call__(self, body, ranks, **options):
+    def __call__(self, body, ranks, env=None, **options):
         return launcher.run_ranks(
             self.PRELUDE + textwrap.dedent(body),
             ranks,
             self.tmp_path,
             python=self.python,
-            env=self.env,
+            env={**self.env, **(env or {})},
             **options,
         )
 

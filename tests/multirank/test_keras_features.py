@@ -1,5 +1,7 @@
 """Loops, layers, data and refusals of smddp_tf.keras, through mpirun."""
 
+import re
+
 import pytest
 from conftest import KERASES, on_ranks
 
@@ -148,6 +150,59 @@ refused(ValueError, "init()", sgd(0.1))
 def test_refusals_and_warnings(keras_job):
     """Misuse is refused or warned about, by name, on every rank."""
     keras_job(REFUSALS, 2).check(2)
+
+
+UNEVEN = """
+import keras_modes
+mode = keras_modes.Mode()
+model = mode.make(hvd.DistributedOptimizer(mode.optimizer()))
+rows = keras_modes.own_part()
+mode.fit(model, rows[: len(rows) // (1 + rank)], 12, [])
+# Rank 1 is done long before rank 0, and waits or ends as scripts do.
+if rank == 1 and WAIT:
+    time.sleep(4)
+report(done=True)
+"""
+
+
+def test_uneven_data_without_shard(keras3_job):
+    """Rank 0 is told what happened: that rank 1 is late, and then that it has ended."""
+    env = {"SMDDP_STALL_WARNING_SECONDS": "1"}
+    job = keras3_job("WAIT = True" + UNEVEN, 2, env=env)
+    assert job.returncode != 0 and not job.timed_out
+    assert re.search(r"stalled: waited 1\.\d s for rank 1 in .*out of data", job.output), job.output
+    assert re.search(r"rank 1 .*has ended.*shard does\), or let it call join", job.output)
+    assert "dense/kernel" in job.output
+
+
+SETS = """
+import keras_modes
+halves = [hvd.add_process_set([0, 1]), hvd.add_process_set([2, 3])]
+mine = halves[rank // 2]
+def make(op=hvd.Average):
+    return hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=mine, op=op)
+w = tf.Variable([1.0, 2.0])
+make().apply_gradients([(tf.constant([1.0, 1.0]) * rank, w)])
+assert np.allclose(w, np.array([1.0, 2.0]) - np.mean(mine.ranks)), w
+# Two models at once, one for each half of the job, each equal in its half.
+mode = keras_modes.Mode()
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), process_set=mine)
+model = mode.make(optimizer, seed=mine.ranks[0])
+mode.fit(model, np.arange(rank, len(keras_modes.Y), size), 9, [])
+digests = hvd.allgather_object(b"".join(w.tobytes() for w in model.get_weights()))
+assert digests[0] == digests[1] and digests[2] == digests[3] and digests[0] != digests[2]
+# Adasum: what the ranks agree on adds up as an average, what they do not as a sum.
+v = tf.Variable(tf.zeros([2]))
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=mine, op=hvd.Adasum)
+optimizer.apply_gradients([(tf.one_hot(rank % 2, 2), v)])
+assert np.allclose(v, [-1, -1]), v
+report(done=True)
+"""
+
+
+def test_process_sets_and_adasum(keras_job):
+    """Two models in one job, and op=Adasum in an optimizer."""
+    keras_job(SETS, 4).check(4)
 
 
 BATCH_NORM = """

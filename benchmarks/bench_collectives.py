@@ -1,0 +1,187 @@
+"""Every collective of the core against the MPI one, in turn, in the same processes.
+
+    mpirun -np 2 python benchmarks/bench_collectives.py
+
+Both are called from Python on prepared arguments, the core through ctypes, MPI through mpi4py, so
+a call costs either about a microsecond more than from C. Float32; bytes are those of a rank's
+input (of allgather: of its output). A barrier precedes each timed call, rank 0's times count, and
+the table has the median of each and the median ratio over rounds. No TensorFlow is imported.
+"""
+
+import argparse
+import ctypes
+import json
+import time
+
+import numpy as np
+from measure import LoadMeter, append_row, format_bytes, format_seconds, median
+from mpi4py import MPI
+
+from smddp_tf import _native
+
+FLOAT32, SUM = 1, 1
+KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
+
+
+class Tensor(ctypes.Structure):
+    """smddp_tensor of ops/capi/smddp.h."""
+
+    _fields_ = [
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+class Request(ctypes.Structure):
+    """smddp_request of ops/capi/smddp.h."""
+
+    _fields_ = [
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("process_set", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("name", ctypes.c_char_p),
+        ("num_tensors", ctypes.c_int32),
+        ("tensors", ctypes.POINTER(Tensor)),
+        ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
+    ]
+
+
+def ours(core, name, given, result, size):
+    """A call of the core; what it points to lives as long as the function."""
+    count = given.size
+    dims = (ctypes.c_int64 * 1)(count)
+    tensor = Tensor(given.ctypes.data, result.ctypes.data, 1, dims)
+    parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
+    sizes = parts.get(name, [0])
+    gather = (ctypes.c_int64 * len(sizes))(*sizes)
+    request = Request(
+        KINDS[name], FLOAT32, SUM, 0, 0, 1.0, 1.0, b"bench", 1, ctypes.pointer(tensor), gather
+    )
+    pointer = ctypes.byref(request)
+
+    def call(kept=(tensor, dims, gather, request)):
+        if core.smddp_run(pointer) != 0:
+            raise SystemExit(_native.last_error())
+
+    return call
+
+
+def theirs(comm, name, given, result):
+    """A call of MPI."""
+    return {
+        "allreduce": lambda: comm.Allreduce(given, result),
+        "broadcast": lambda: comm.Bcast(result),
+        "allgather": lambda: comm.Allgather(given, result),
+        "alltoall": lambda: comm.Alltoall(given, result),
+        "reducescatter": lambda: comm.Reduce_scatter_block(given, result),
+    }[name]
+
+
+def arrays(name, nbytes, comm):
+    """Input, output, and what the output must be; element i of rank r is r + 1 + i % 7."""
+    size, rank = comm.size, comm.rank
+    count = max(size, nbytes // 4 // size * size)
+    pattern = (np.arange(count) % 7).astype(np.float32)
+    given = pattern + rank + 1
+    part = count // size
+    total = pattern * size + size * (size + 1) / 2
+    if name == "allreduce":
+        return given, np.empty_like(given), total
+    if name == "broadcast":
+        return given, given.copy(), pattern + 1
+    if name == "allgather":
+        one = given[:part].copy()
+        return (
+            one,
+            np.empty(count, np.float32),
+            np.concatenate([pattern[:part] + r + 1 for r in range(size)]),
+        )
+    own = slice(rank * part, (rank + 1) * part)
+    if name == "alltoall":
+        want = np.concatenate([pattern[own] + r + 1 for r in range(size)])
+        return given, np.empty_like(given), want
+    return given, np.empty(part, np.float32), total[own].astype(np.float32)
+
+
+def times(call, comm, repeats):
+    """Seconds of each call."""
+    seconds = []
+    for _ in range(repeats):
+        comm.Barrier()
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def measure(core, comm, name, nbytes, args):
+    """One row."""
+    given, result, want = arrays(name, nbytes, comm)
+    calls = [ours(core, name, given, result, comm.size), theirs(comm, name, given, result)]
+    for call in calls:
+        if name == "broadcast":
+            result[:] = given
+        call()
+        if not np.array_equal(result, want):
+            raise SystemExit(f"rank {comm.rank}: {name} of {nbytes} bytes is wrong")
+    repeats = max(5, min(1000, int(args.scale * (1 << 27) / nbytes / 4)))
+    rounds = []
+    with LoadMeter() as load:
+        for number in range(args.rounds):
+            turn = calls if number % 2 == 0 else calls[::-1]
+            found = {call: median(times(call, comm, repeats)) for call in turn}
+            rounds.append([found[call] for call in calls])
+    ratios = sorted(mpi / own for own, mpi in rounds)
+    return {
+        "case": f"{name}.{nbytes}",
+        "np": comm.size,
+        "med": median([own for own, _ in rounds]),
+        "mpi": median([mpi for _, mpi in rounds]),
+        "ratio": median(ratios),
+        "ratio_min": ratios[0],
+        "ratio_max": ratios[-1],
+        **load.row,
+    }
+
+
+def main():
+    """Print a table, and append rows to a file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sizes", type=json.loads, default=[1 << 10, 1 << 16, 1 << 20, 1 << 26])
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scale", type=float, default=1.0, help="multiplies the repeats")
+    parser.add_argument("--json", default="", help="append rows to this file")
+    args = parser.parse_args()
+    core, comm = _native.core(), MPI.COMM_WORLD
+    if core.smddp_init() != 0:
+        raise SystemExit(_native.last_error())
+    if comm.rank == 0:
+        print("| collective | bytes | ours | MPI | MPI / ours (min-max) | others' cores |")
+        print("|---|---|---|---|---|---|")
+    for name in args.only:
+        for nbytes in args.sizes:
+            row = measure(core, comm, name, nbytes, args)
+            if comm.rank == 0:
+                others = row.get("others_cores", "-")
+                print(
+                    f"| {name} | {format_bytes(nbytes)} | {format_seconds(row['med'])} | "
+                    f"{format_seconds(row['mpi'])} | {row['ratio']:.2f}x "
+                    f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}) | {others} |",
+                    flush=True,
+                )
+                if args.json:
+                    append_row(args.json, row)
+    core.smddp_shutdown(0)
+
+
+if __name__ == "__main__":
+    main()
