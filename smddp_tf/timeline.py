@@ -53,8 +53,13 @@ def waits(by_rank: dict, offsets: dict) -> list:
     The last rank to be ready for a collective is the one that the others waited for.
     """
     found = []
-    for key in set.intersection(*(set(own) for own in by_rank.values())):
-        ready = {rank: own[key]["args"]["ready"] + offsets[rank] for rank, own in by_rank.items()}
+    for key in set().union(*by_rank.values()):
+        # Only some ranks have the collectives of a process set.
+        ready = {
+            rank: own[key]["args"]["ready"] + offsets[rank]
+            for rank, own in by_rank.items()
+            if key in own
+        }
         # Who queued behind its own earlier collectives was not waited for before its turn.
         ready = {r: max(t, by_rank[r][key]["ts"] + offsets[r]) for r, t in ready.items()}
         last = max(ready, key=ready.get)
@@ -86,6 +91,9 @@ def merged(events_by_rank: dict, offsets: dict) -> list:
         for event in events:
             if "ts" in event:
                 event = {**event, "ts": event["ts"] + offsets[rank]}
+            if "ready" in event.get("args", {}):
+                ready = event["args"]["ready"] + offsets[rank]
+                event = {**event, "args": {**event["args"], "ready": ready}}
             joined.append(event)
     return joined
 
