@@ -82,7 +82,8 @@ def reduce_by_itself(tensor, op: int, compression, name: str, key, process_set):
     """Reduces one tensor with Adasum, or with a compressor that does the whole reduction.
 
     Raises:
-      ValueError: that compressor was given with another op than Average and Sum.
+      ValueError: that compressor was given with another op than Average and Sum, or a tensor whose
+        shape is not known.
       TypeError: Adasum of integers.
     """
     gather = _gatherer(name, process_set)
@@ -91,6 +92,11 @@ def reduce_by_itself(tensor, op: int, compression, name: str, key, process_set):
             raise ValueError(f"this compression takes op=Average or Sum, not {_ops.OP_NAMES[op]}")
         if not tensor.dtype.is_floating:
             return _reduce_dense([tensor], op, 1.0, 1.0, name, process_set)[0]
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"this compression needs a shape that is known when the function is traced, not "
+                f"{tensor.shape}; use Compression.none, .fp16 or .bf16"
+            )
         return compression.reduce(tensor, op == Average, key, gather)
     if not tensor.dtype.is_floating:
         raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")

@@ -187,7 +187,8 @@ def join():
 
     For ranks that ran out of data: they take part in allreduces and gradient reductions with zeros
     (an average still divides by all ranks), in broadcasts from other ranks and barriers, and in
-    allgathers with no rows. Collectives for which that would not do (Min, Max, Product, alltoall,
+    allgathers with no rows (not inside jit_compile=True, where all ranks have as many). Collectives
+    for which that would not do (Min, Max, Product, alltoall,
     reducescatter, a broadcast from this rank) fail on all ranks with FailedPreconditionError.
 
     Returns:

@@ -52,42 +52,47 @@ def _gradient_of(op: str):
     return register
 
 
-def allreduce(
-    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
-) -> list:
-    """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
+def _reduction(kind: str, tensors: list, gradient, result_shapes=None, **arguments) -> list:
+    """A reduction of tensors of one dtype: the op, or inside jit the call that stands for it.
+
+    gradient(upstream, **arguments) gives the inputs' gradients inside jit; the op's is registered.
+    """
+    process_set, scales = arguments["process_set"], ("prescale", "postscale")
     if not _xla.inside_jit():
         with placed() as created:
             outputs = emit(
-                "allreduce",
+                kind,
                 process_set,
                 tensors=tensors,
-                reduce_op=int(op),
-                prescale=prescale,
-                postscale=postscale,
-                tensor_name=name,
+                reduce_op=int(arguments["op"]),
+                tensor_name=arguments["name"],
+                **{scale: arguments[scale] for scale in scales},
             )
             created.extend(outputs)
         return outputs
 
     @tf.custom_gradient
     def call(*inputs):
-        results = _xla.call(
-            "allreduce",
-            list(inputs),
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            name=name,
-            process_set=process_set,
-        )
-
-        def grad(*upstream):
-            return allreduce_gradient(list(upstream), op, prescale, postscale, name, process_set)
-
-        return results, grad
+        results = _xla.call(kind, list(inputs), result_shapes=result_shapes, **arguments)
+        return results, lambda *upstream: gradient(list(upstream), **arguments)
 
     return list(call(*tensors))
+
+
+def allreduce(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+) -> list:
+    """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
+    return _reduction(
+        "allreduce",
+        tensors,
+        allreduce_gradient,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        name=name,
+        process_set=process_set,
+    )
 
 
 def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
@@ -240,41 +245,20 @@ def reducescatter(
 ) -> list:
     """Reduces tensors of one dtype; each rank gets its part of the rows of each."""
     own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
-    if not _xla.inside_jit():
-        with placed() as created:
-            outputs = emit(
-                "reducescatter",
-                process_set,
-                tensors=tensors,
-                reduce_op=int(op),
-                prescale=prescale,
-                postscale=postscale,
-                tensor_name=name,
-            )
-            created.extend(outputs)
-        for output, shape in zip(outputs, own, strict=True):
-            output.set_shape(shape)
-        return outputs
-
-    @tf.custom_gradient
-    def call(*inputs):
-        results = _xla.call(
-            "reducescatter",
-            list(inputs),
-            op=op,
-            prescale=prescale,
-            postscale=postscale,
-            name=name,
-            process_set=process_set,
-            result_shapes=own,
-        )
-
-        def grad(*upstream):
-            return _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set)
-
-        return results, grad
-
-    return list(call(*tensors))
+    outputs = _reduction(
+        "reducescatter",
+        tensors,
+        _reducescatter_gradient,
+        result_shapes=own,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        name=name,
+        process_set=process_set,
+    )
+    for output, shape in zip(outputs, own, strict=True):
+        output.set_shape(shape)
+    return outputs
 
 
 def _own_rows(rows, process_set: int):

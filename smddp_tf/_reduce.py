@@ -160,7 +160,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     ]
     if _collectives.goes_by_itself(options.op, options.compression):
         return [
-            _reduce_alone(grad, source_name(source, i), identity(source), options)
+            _reduce_alone(grad, source_name(source, i), _reference(source), options)
             for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
         ]
     packed, contexts = [], []
@@ -198,6 +198,11 @@ def _reduce_alone(grad, name: str, key, options: ReduceOptions):
     return _collectives.reduce_by_itself(
         grad, options.op, options.compression, name, key, options.process_set
     )
+
+
+def _reference(source):
+    """A key for a variable or tensor that keeps it alive, so that no other can ever have it."""
+    return getattr(source, "_value", source).ref()
 
 
 def identity(source) -> int:

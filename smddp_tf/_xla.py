@@ -17,6 +17,8 @@ tf = _native.tensorflow()
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
 from tensorflow.python.ops import control_flow_util  # noqa: E402
 
+# Of ops/capi/smddp.h.
+_KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
 _LAST_TOKEN = "smddp_tf_last_token"
 
 
@@ -62,7 +64,7 @@ def call(
             None, None, f"collectives inside jit_compile=True are not available: {problem}"
         )
     fields = {
-        "kind": kind,
+        "kind": _KINDS[kind],
         "dtype": tensors[0].dtype.as_datatype_enum,
         "op": int(op),
         "root": int(root),

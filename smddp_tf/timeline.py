@@ -76,7 +76,8 @@ def report(by_rank: dict, offsets: dict) -> list:
         own = [total for total, last, _, _ in found if last == rank]
         lines.append(
             f"  rank {rank}: last in {len(own)} collectives, the others waited "
-            f"{sum(own) / 1e3:.3f} ms for it in all; its clock was {-offsets[rank]:.0f} us ahead"
+            f"{sum(own) / 1e3:.3f} ms for it in all; its clock was {abs(offsets[rank]):.0f} us "
+            f"{'behind' if offsets[rank] > 0 else 'ahead'}"
         )
     lines += ["", "longest waits:"]
     for total, last, title, sequence in found[:10]:

@@ -65,6 +65,19 @@ SMDDP_EXPORT int smddp_agree(const char* text);
 
 // ---- collectives --------------------------------------------------------------------------------
 
+enum {
+  SMDDP_ALLREDUCE = 0,
+  SMDDP_BROADCAST = 1,
+  SMDDP_ALLGATHER = 2,
+  SMDDP_BARRIER = 3,
+  SMDDP_ALLTOALL = 4,
+  SMDDP_REDUCESCATTER = 5,
+};
+
+// The root of an allgather of a few numbers, the same for each rank, in which zeros stand for a
+// rank that has joined.
+enum { SMDDP_NUMBERS = -1 };
+
 typedef struct {
   const void* in;
   void* out;  // may equal in
@@ -73,10 +86,12 @@ typedef struct {
 } smddp_tensor;
 
 typedef struct {
-  int32_t kind;   // 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 alltoall, 5 reducescatter
+  int32_t kind;   // of the list above
   int32_t dtype;  // TensorFlow's DataType
   int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
-  int32_t root;   // in the job, whatever the process set
+  // Of a broadcast: a rank of the job, whatever the process set. Of an allgather: SMDDP_NUMBERS, or
+  // 0.
+  int32_t root;
   int32_t process_set;
   double prescale, postscale;
   const char* name;

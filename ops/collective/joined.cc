@@ -4,6 +4,12 @@
 #include <cstring>
 
 namespace smddp {
+namespace {
+
+constexpr int kNumbersRoot = -1;  // SMDDP_NUMBERS of capi/smddp.h
+constexpr size_t kNumbersBytes = 4096;
+
+}  // namespace
 
 Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>* memory) {
   Request request;
@@ -15,7 +21,10 @@ Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>*
   request.root = peer.root;
   request.run = peer.run;
   bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
-  bool serves = request.kind == Kind::kBarrier || request.kind == Kind::kAllgather ||
+  // Numbers fit the zeros of JoinedMove; of other allgathers we can only be the rank without any.
+  bool gathers = request.kind == Kind::kAllgather &&
+                 (peer.count == 0 || (peer.root == kNumbersRoot && peer.count <= kNumbersBytes));
+  bool serves = request.kind == Kind::kBarrier || gathers ||
                 (request.kind == Kind::kAllreduce && sums) ||
                 (request.kind == Kind::kBroadcast && request.root != world_rank);
   if (!serves) request.joined.signature = ~peer.signature;
@@ -32,8 +41,8 @@ JoinedMove::JoinedMove(Lane* lane, const Request* request)
 void JoinedMove::Stage(size_t i) {
   // In the exchanges of numbers that come before an allgather, zeros stand for a rank that has
   // nothing (tf/parts.h); they are small. Of the data themselves nobody reads our part.
-  constexpr size_t kNumbers = 4096;
-  if (i == 0) std::memset(Slot(shm_->rank(), 0), 0, std::min(kNumbers, shm_->chunk_bytes()));
+  size_t bytes = std::min(kNumbersBytes, shm_->chunk_bytes());
+  if (i == 0) std::memset(Slot(shm_->rank(), 0), 0, bytes);
 }
 
 }  // namespace smddp

@@ -83,7 +83,7 @@ bool Pipeline::TryStage() {
         static_cast<int32_t>(request_->dtype),
         static_cast<int32_t>(request_->op),
         request_->root,
-        request_->kind == Kind::kAllreduce ? request_->count() : 0,
+        request_->joined_count(),
         num_chunks_,
         request_->run,
     };

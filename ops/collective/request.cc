@@ -1,5 +1,6 @@
 #include "collective/request.h"
 
+#include <algorithm>
 #include <cstring>
 #include <sstream>
 
@@ -46,6 +47,11 @@ size_t Request::count() const {
   size_t n = 0;
   for (const TensorArg& tensor : tensors) n += tensor.count();
   return n;
+}
+
+size_t Request::joined_count() const {
+  if (kind == Kind::kAllreduce) return count();
+  return gather_bytes.empty() ? 0 : *std::min_element(gather_bytes.begin(), gather_bytes.end());
 }
 
 SpanList Request::Spans() const {

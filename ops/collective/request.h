@@ -57,6 +57,9 @@ struct Request {
   } joined;
 
   size_t count() const;  // elements of all tensors
+  // What a rank that joins is told: the elements of an allreduce; of an allgather the bytes of the
+  // rank that brings least, 0 if one brings nothing.
+  size_t joined_count() const;
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
 

@@ -77,7 +77,7 @@ void Timeline::Add(const TimelineEvent& event) {
   if (file_ == nullptr) return;
   NameTrack(event.track);
   auto micros = [&](double seconds) { return (seconds + to_wall_clock_) * 1e6; };
-  char text[512];
+  char text[768];
   auto span = [&](const char* name, double from, double to) {
     std::snprintf(text, sizeof text,
                   ",\n{\"name\": \"%s\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, "
@@ -85,7 +85,7 @@ void Timeline::Add(const TimelineEvent& event) {
                   name, rank_, event.track, micros(from), (to - from) * 1e6);
     buffer_ += text;
   };
-  span(Escaped(event.title).substr(0, 200).c_str(), event.started, event.done);
+  span(Escaped(event.title.substr(0, 200)).c_str(), event.started, event.done);
   std::snprintf(text, sizeof text,
                 ", \"cat\": \"collective\", \"args\": {\"bytes\": %zu, \"sequence\": %llu, "
                 "\"ready\": %.3f, \"failed\": %s}}",

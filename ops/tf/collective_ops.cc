@@ -13,18 +13,6 @@
 namespace smddp_tf {
 namespace {
 
-constexpr int kAllreduce = 0, kBroadcast = 1, kAllgather = 2, kBarrier = 3;
-
-template <unsigned kWhich>
-void* Create(TF_OpKernelConstruction* context) {
-  auto* attributes = new Attributes();
-  if (ReadAttributes(context, kWhich, attributes)) return attributes;
-  delete attributes;
-  return nullptr;
-}
-
-void Destroy(void* kernel) { delete static_cast<Attributes*>(kernel); }
-
 template <int kKind>
 void ComputeSameShapes(void* kernel, TF_OpKernelContext* context) {
   TensorPairs pairs;
@@ -75,19 +63,14 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   const Attributes& attributes = *static_cast<Attributes*>(kernel);
   std::vector<int32_t> ranks = RanksOf(attributes);
   size_t size = ranks.size();
-  ScopedStatus status;
-  TF_Tensor* in = nullptr;
-  TF_GetInput(context, 0, &in, status);
-  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
-  std::vector<int64_t> dims = Dims(in);
+  Input in(context, 0);
+  if (in.Failed(context)) return;
+  std::vector<int64_t> dims = Dims(in.get());
   std::vector<std::vector<int64_t>> parts;
   int code = ExchangeNumbers(attributes, "", PartOf(dims), size, &parts);
-  std::string mismatch = code == SMDDP_OK ? CheckParts(parts, ranks, attributes.name) : "";
-  if (code != SMDDP_OK || !mismatch.empty()) {
-    TF_DeleteTensor(in);
-    return code != SMDDP_OK ? FailOp(context, code, smddp_last_error())
-                            : FailOp(context, SMDDP_MISMATCH, mismatch.c_str());
-  }
+  if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
+  std::string mismatch = CheckParts(parts, ranks, attributes.name);
+  if (!mismatch.empty()) return FailOp(context, SMDDP_MISMATCH, mismatch.c_str());
   std::vector<int64_t> out_dims = dims, bytes(size);
   if (out_dims.empty()) out_dims.push_back(0);
   out_dims[0] = 0;
@@ -98,22 +81,19 @@ void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
   }
   size_t total = 0;
   for (int64_t part : bytes) total += static_cast<size_t>(part);
+  ScopedStatus status;
   TF_Tensor* out = TF_AllocateOutput(context, 0, attributes.dtype, out_dims.data(),
                                      static_cast<int>(out_dims.size()), total, status);
-  if (status.ok()) {
-    smddp_tensor tensor{TF_TensorData(in), TF_TensorData(out), static_cast<int32_t>(dims.size()),
-                        dims.data()};
-    smddp_request request = MakeRequest(kAllgather, attributes, {});
-    request.num_tensors = 1;
-    request.tensors = &tensor;
-    request.gather_bytes = bytes.data();
-    code = smddp_run(&request);
-    if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-    TF_DeleteTensor(out);
-  } else {
-    TF_OpKernelContext_Failure(context, status);
-  }
-  TF_DeleteTensor(in);
+  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
+  smddp_tensor tensor{TF_TensorData(in.get()), TF_TensorData(out),
+                      static_cast<int32_t>(dims.size()), dims.data()};
+  smddp_request request = MakeRequest(SMDDP_ALLGATHER, attributes, {});
+  request.num_tensors = 1;
+  request.tensors = &tensor;
+  request.gather_bytes = bytes.data();
+  code = smddp_run(&request);
+  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+  TF_DeleteTensor(out);
 }
 
 void ComputeJoin(void*, TF_OpKernelContext* context) {
@@ -126,7 +106,7 @@ void ComputeJoin(void*, TF_OpKernelContext* context) {
 }
 
 void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
-  smddp_request request = MakeRequest(kBarrier, *static_cast<Attributes*>(kernel), {});
+  smddp_request request = MakeRequest(SMDDP_BARRIER, *static_cast<Attributes*>(kernel), {});
   int code = smddp_run(&request);
   if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
 }
@@ -134,34 +114,33 @@ void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
 }  // namespace
 
 void RegisterCollectiveOps() {
-  constexpr const char* kName = "tensor_name: string = 'collective'";
-  constexpr const char* kSet = "process_set: int = 0";
-  Register<Create<kHasType | kHasReduce>, ComputeSameShapes<kAllreduce>, Destroy>(
-      {"SmddpAllreduce",
-       {"tensors: N * T"},
-       {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", kName, kSet},
+  Register<CreateAttributes<kHasType | kHasReduce>, ComputeSameShapes<SMDDP_ALLREDUCE>,
+           DestroyAttributes>({"SmddpAllreduce",
+                               {"tensors: N * T"},
+                               {"outputs: N * T"},
+                               {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+                                "postscale: float = 1.0", kNameAttr, kSetAttr},
+                               true,
+                               SameShapes});
+  Register<CreateAttributes<kHasType | kHasRoot>, ComputeSameShapes<SMDDP_BROADCAST>,
+           DestroyAttributes>({"SmddpBroadcast",
+                               {"tensors: N * T"},
+                               {"outputs: N * T"},
+                               {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr},
+                               true,
+                               SameShapes});
+  Register<CreateAttributes<kHasType>, ComputeAllgather, DestroyAttributes>(
+      {"SmddpAllgather",
+       {"tensor: T"},
+       {"output: T"},
+       {kTypeAttr, kNameAttr, kSetAttr},
        true,
-       SameShapes});
-  Register<Create<kHasType | kHasRoot>, ComputeSameShapes<kBroadcast>, Destroy>(
-      {"SmddpBroadcast",
-       {"tensors: N * T"},
-       {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "root_rank: int", kName, kSet},
-       true,
-       SameShapes});
-  Register<Create<kHasType>, ComputeAllgather, Destroy>({"SmddpAllgather",
-                                                         {"tensor: T"},
-                                                         {"output: T"},
-                                                         {kTypeAttr, kName, kSet},
-                                                         true,
-                                                         UnknownShape});
-  RegisterOp({"SmddpJoin", {}, {"last: int32"}, {kName, kSet}, true, UnknownShape});
-  RegisterKernel("SmddpJoin",
-                 TF_NewKernelBuilder("SmddpJoin", "CPU", Create<0>, ComputeJoin, Destroy));
-  Register<Create<0>, ComputeBarrier, Destroy>(
-      {"SmddpBarrier", {}, {}, {kName, kSet}, true, NoOutputs});
+       UnknownShape});
+  RegisterOp({"SmddpJoin", {}, {"last: int32"}, {kNameAttr, kSetAttr}, true, UnknownShape});
+  RegisterKernel("SmddpJoin", TF_NewKernelBuilder("SmddpJoin", "CPU", CreateAttributes<0>,
+                                                  ComputeJoin, DestroyAttributes));
+  Register<CreateAttributes<0>, ComputeBarrier, DestroyAttributes>(
+      {"SmddpBarrier", {}, {}, {kNameAttr, kSetAttr}, true, NoOutputs});
 }
 
 }  // namespace smddp_tf

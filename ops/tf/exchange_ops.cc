@@ -11,37 +11,6 @@
 namespace smddp_tf {
 namespace {
 
-constexpr int kAlltoall = 4, kReduceScatter = 5;
-
-template <unsigned kWhich>
-void* Create(TF_OpKernelConstruction* context) {
-  auto* attributes = new Attributes();
-  if (ReadAttributes(context, kWhich, attributes)) return attributes;
-  delete attributes;
-  return nullptr;
-}
-
-void Destroy(void* kernel) { delete static_cast<Attributes*>(kernel); }
-
-// Owns an input of the op.
-class Input {
- public:
-  Input(TF_OpKernelContext* context, int index) { TF_GetInput(context, index, &tensor_, status_); }
-  ~Input() {
-    if (tensor_ != nullptr) TF_DeleteTensor(tensor_);
-  }
-  TF_Tensor* get() const { return tensor_; }
-  // Reports a failure to TensorFlow.
-  bool Failed(TF_OpKernelContext* context) {
-    if (!status_.ok()) TF_OpKernelContext_Failure(context, status_);
-    return !status_.ok();
-  }
-
- private:
-  TF_Tensor* tensor_ = nullptr;
-  ScopedStatus status_;
-};
-
 // ---- alltoall -----------------------------------------------------------------------------------
 
 // What every rank tells the others first; the splits follow.
@@ -125,7 +94,7 @@ void Exchange(const Attributes& attributes, TF_OpKernelContext* context, TF_Tens
   if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
   smddp_tensor tensor{TF_TensorData(in), TF_TensorData(out), static_cast<int32_t>(in_dims.size()),
                       in_dims.data()};
-  smddp_request request = MakeRequest(kAlltoall, attributes, {});
+  smddp_request request = MakeRequest(SMDDP_ALLTOALL, attributes, {});
   request.num_tensors = 1;
   request.tensors = &tensor;
   request.gather_bytes = bytes.data();
@@ -191,7 +160,7 @@ void ComputeReduceScatter(void* kernel, TF_OpKernelContext* context) {
       tensors.push_back({TF_TensorData(inputs[i]->get()), TF_TensorData(outputs[i]),
                          static_cast<int32_t>(dims[i].size()), dims[i].data()});
     }
-    smddp_request request = MakeRequest(kReduceScatter, attributes, tensors);
+    smddp_request request = MakeRequest(SMDDP_REDUCESCATTER, attributes, tensors);
     int code = smddp_run(&request);
     if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
   }
@@ -203,20 +172,19 @@ void ComputeReduceScatter(void* kernel, TF_OpKernelContext* context) {
 }  // namespace
 
 void RegisterExchangeOps() {
-  constexpr const char* kName = "tensor_name: string = 'collective'";
-  constexpr const char* kSet = "process_set: int = 0";
-  Register<Create<kHasType>, ComputeAlltoall, Destroy>({"SmddpAlltoall",
-                                                        {"tensor: T", "splits: int32"},
-                                                        {"output: T", "received_splits: int32"},
-                                                        {kTypeAttr, kName, kSet},
-                                                        true,
-                                                        UnknownShape});
-  Register<Create<kHasType | kHasReduce>, ComputeReduceScatter, Destroy>(
+  Register<CreateAttributes<kHasType>, ComputeAlltoall, DestroyAttributes>(
+      {"SmddpAlltoall",
+       {"tensor: T", "splits: int32"},
+       {"output: T", "received_splits: int32"},
+       {kTypeAttr, kNameAttr, kSetAttr},
+       true,
+       UnknownShape});
+  Register<CreateAttributes<kHasType | kHasReduce>, ComputeReduceScatter, DestroyAttributes>(
       {"SmddpReducescatter",
        {"tensors: N * T"},
        {"outputs: N * T"},
        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", kName, kSet},
+        "postscale: float = 1.0", kNameAttr, kSetAttr},
        true,
        UnknownShape});
 }

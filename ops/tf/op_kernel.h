@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,10 +38,41 @@ struct Attributes {
 
 enum AttributeSet : unsigned { kHasType = 1, kHasReduce = 2, kHasRoot = 4 };
 
+// How they are declared.
+inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
+inline constexpr const char* kSetAttr = "process_set: int = 0";
+
 // False after a failure, which has then been reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value);
 bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value);
+
+// For kernels that are their attributes.
+template <unsigned kWhich>
+void* CreateAttributes(TF_OpKernelConstruction* context) {
+  auto attributes = std::make_unique<Attributes>();
+  return ReadAttributes(context, kWhich, attributes.get()) ? attributes.release() : nullptr;
+}
+inline void DestroyAttributes(void* kernel) { delete static_cast<Attributes*>(kernel); }
+
+// Owns an input of the op.
+class Input {
+ public:
+  Input(TF_OpKernelContext* context, int index) { TF_GetInput(context, index, &tensor_, status_); }
+  ~Input() {
+    if (tensor_ != nullptr) TF_DeleteTensor(tensor_);
+  }
+  TF_Tensor* get() const { return tensor_; }
+  // Reports a failure to TensorFlow.
+  bool Failed(TF_OpKernelContext* context) {
+    if (!status_.ok()) TF_OpKernelContext_Failure(context, status_);
+    return !status_.ok();
+  }
+
+ private:
+  TF_Tensor* tensor_ = nullptr;
+  ScopedStatus status_;
+};
 
 // Inputs [first_input, first_input + count) with outputs of the same shapes at [0, count). An
 // input's buffer becomes the output's where TensorFlow allows it; where not, the output is fresh

@@ -20,8 +20,8 @@ int ExchangeNumbers(const Attributes& attributes, const char* what, const std::v
   int64_t bytes = static_cast<int64_t>(own.size() * sizeof(int64_t));
   std::vector<int64_t> parts(size, bytes);
   smddp_tensor tensor{own.data(), flat.data(), 1, &bytes};
-  constexpr int kAllgather = 2;
-  smddp_request request = MakeRequest(kAllgather, named, {});
+  smddp_request request = MakeRequest(SMDDP_ALLGATHER, named, {});
+  request.root = SMDDP_NUMBERS;  // so a rank that has joined knows what to say
   request.num_tensors = 1;
   request.tensors = &tensor;
   request.gather_bytes = parts.data();

@@ -64,14 +64,6 @@ std::map<std::string, std::string> ParseFields(const char* opaque, size_t length
   return fields;
 }
 
-int KindOf(const std::string& name) {
-  constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather",
-                                    "barrier",   "alltoall",  "reducescatter"};
-  int kind = 0;
-  while (name != kNames[kind]) ++kind;  // _xla.py writes no other
-  return kind;
-}
-
 // Of allgather and alltoall: shapes are static, so all ranks have as much for each rank.
 std::vector<int64_t> EvenParts(const smddp_request& request) {
   int size = smddp_process_set_ranks(request.process_set, nullptr, 0);
@@ -79,9 +71,9 @@ std::vector<int64_t> EvenParts(const smddp_request& request) {
   int64_t bytes = static_cast<int64_t>(smddp_tf::SizeOf(request.dtype));
   const smddp_tensor& tensor = request.tensors[0];
   for (int i = 0; i < tensor.ndim; ++i) bytes *= tensor.dims[i];
-  bool gather = request.kind == KindOf("allgather");
-  return gather ? std::vector<int64_t>(ranks, bytes)
-                : std::vector<int64_t>(ranks * ranks, bytes / static_cast<int64_t>(ranks));
+  return request.kind == SMDDP_ALLGATHER
+             ? std::vector<int64_t>(ranks, bytes)
+             : std::vector<int64_t>(ranks * ranks, bytes / static_cast<int64_t>(ranks));
 }
 
 int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
@@ -98,7 +90,7 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   *static_cast<int32_t*>(results[dims.size()]) = 0;
   std::string name = Unescape(fields["name"]);
   smddp_request request = {};
-  request.kind = KindOf(fields["kind"]);
+  request.kind = std::atoi(fields["kind"].c_str());
   request.dtype = std::atoi(fields["dtype"].c_str());
   request.op = std::atoi(fields["op"].c_str());
   request.root = std::atoi(fields["root"].c_str());

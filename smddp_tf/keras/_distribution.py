@@ -80,6 +80,25 @@ class Distribution:
         )
 
 
+class Hook:
+    """Stands in for a method of one optimizer. A class, so that copying and pickling work."""
+
+    def __init__(self, method: str, optimizer, distribution: Distribution) -> None:
+        self.method = method
+        self.optimizer = optimizer
+        self.distribution = distribution
+
+    def original(self, *args, **kwargs):
+        """Calls the method of the optimizer's class."""
+        return getattr(type(self.optimizer), self.method)(self.optimizer, *args, **kwargs)
+
+
+def innermost(optimizer):
+    """The optimizer inside a LossScaleOptimizer."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return optimizer if inner is None else innermost(inner)
+
+
 def of(optimizer):
     """The Distribution of a wrapped optimizer, or of the one that it scales losses for; or None."""
     found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)

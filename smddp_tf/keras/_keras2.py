@@ -6,23 +6,12 @@ its class, configuration and saved files stay Keras's own.
 """
 
 from smddp_tf import _native
+from smddp_tf.keras._distribution import Hook
 
 tf = _native.tensorflow()
 
 
-class _Hook:
-    """Stands in for a method of one optimizer. A class, so that copying and pickling work."""
-
-    def __init__(self, method, optimizer, distribution) -> None:
-        self.method = method
-        self.optimizer = optimizer
-        self.distribution = distribution
-
-    def original(self, *args, **kwargs):
-        return getattr(type(self.optimizer), self.method)(self.optimizer, *args, **kwargs)
-
-
-class _Aggregate(_Hook):
+class _Aggregate(Hook):
     def __call__(self, grads_and_vars):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
@@ -31,7 +20,7 @@ class _Aggregate(_Hook):
         return list(zip(grads, variables, strict=True))
 
 
-class _Update(_Hook):
+class _Update(Hook):
     """The last step of every path to an update."""
 
     def __call__(self, *args, **kwargs):
@@ -40,7 +29,7 @@ class _Update(_Hook):
         return self.original(*args, **kwargs)
 
 
-class _AccumulateAndAggregate(_Hook):
+class _AccumulateAndAggregate(Hook):
     """Adds up gradients; when an update is due they are reduced, else they are zero.
 
     The sums are dense, and live beside the optimizer: they are not saved with it.
@@ -88,7 +77,7 @@ class _AccumulateAndAggregate(_Hook):
         return list(zip(reduced, variables, strict=True))
 
 
-class _ApplyWhenDue(_Hook):
+class _ApplyWhenDue(Hook):
     """apply_gradients() that only counts in the passes between updates."""
 
     def __init__(self, method, optimizer, distribution, aggregate, skip) -> None:

@@ -17,30 +17,16 @@ import pickle
 from smddp_tf import _collectives, _native
 from smddp_tf._ops import Min
 from smddp_tf.keras import _distribution
+from smddp_tf.keras._distribution import Hook
 
 tf = _native.tensorflow()
-
-
-class _Hook:
-    """Stands in for a method of one optimizer. A class, so that copying and pickling work."""
-
-    method = ""
-
-    def __init__(self, optimizer, distribution) -> None:
-        self.optimizer = optimizer
-        self.distribution = distribution
-
-    def original(self, *args):
-        return getattr(type(self.optimizer), self.method)(self.optimizer, *args)
 
 
 def _accumulates(optimizer) -> bool:
     return bool(optimizer.gradient_accumulation_steps)
 
 
-class _Apply(_Hook):
-    method = "apply"
-
+class _Apply(Hook):
     def __call__(self, grads, trainable_variables=None):
         distribution, grads = self.distribution, list(grads)
         if trainable_variables is not None:
@@ -53,10 +39,8 @@ class _Apply(_Hook):
             return self.original(grads, trainable_variables)
 
 
-class _BackendApplyGradients(_Hook):
+class _BackendApplyGradients(Hook):
     """Sees the variables that are about to be updated, from wherever that is done."""
-
-    method = "_backend_apply_gradients"
 
     def __call__(self, grads, trainable_variables):
         self.distribution.expect_reduced()
@@ -64,8 +48,7 @@ class _BackendApplyGradients(_Hook):
         return self.original(grads, trainable_variables)
 
 
-class _ClipGradients(_Hook):
-    method = "_clip_gradients"
+class _ClipGradients(Hook):
     variables: list = []
 
     def __call__(self, grads):
@@ -78,10 +61,8 @@ class _ClipGradients(_Hook):
         return self.original(grads)
 
 
-class _DeepCopy(_Hook):
+class _DeepCopy(Hook):
     """Keras 3 copies optimizers by saving them, which would leave a copy that reduces nothing."""
-
-    method = "__deepcopy__"
 
     def __call__(self, memo):
         del memo
@@ -91,8 +72,13 @@ class _DeepCopy(_Hook):
 
 
 def _set_hooks(optimizer, distribution) -> None:
-    for kind in (_Apply, _BackendApplyGradients, _ClipGradients, _DeepCopy):
-        setattr(optimizer, kind.method, kind(optimizer, distribution))
+    for method, hook in {
+        "apply": _Apply,
+        "_backend_apply_gradients": _BackendApplyGradients,
+        "_clip_gradients": _ClipGradients,
+        "__deepcopy__": _DeepCopy,
+    }.items():
+        setattr(optimizer, method, hook(method, optimizer, distribution))
     setattr(optimizer, _distribution.ATTRIBUTE, distribution)
 
 

@@ -31,12 +31,6 @@ def refuse_unknown(unknown) -> None:
         raise TypeError(f"DistributedOptimizer takes no argument {name!r}{where}")
 
 
-def _innermost(optimizer):
-    """The optimizer inside a LossScaleOptimizer."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return optimizer if inner is None else _innermost(inner)
-
-
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer,
     name=None,
@@ -97,7 +91,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         num_groups, groups = groups, None
     if int(backward_passes_per_step) < 1:
         raise ValueError(f"backward_passes_per_step={backward_passes_per_step} is not >= 1")
-    target = _innermost(optimizer)
+    target = _distribution.innermost(optimizer)
     if _distribution.of(target) is not None:
         raise ValueError(
             "this optimizer is distributed already; its gradients would be reduced twice. Wrap it "

@@ -4,21 +4,12 @@ A script that brings its own gradients to apply_gradients() has them reduced the
 """
 
 from smddp_tf import _native
+from smddp_tf.keras._distribution import Hook
 
 tf = _native.tensorflow()
 
 
-class _Hook:
-    """Stands in for a method of one optimizer. A class, so that copying works."""
-
-    def __init__(self, method, optimizer, distribution) -> None:
-        self.method = method
-        self.optimizer = optimizer
-        self.distribution = distribution
-
-    def original(self, *args, **kwargs):
-        return getattr(type(self.optimizer), self.method)(self.optimizer, *args, **kwargs)
-
+class _Reducing(Hook):
     def reduced(self, pairs) -> list:
         pairs = list(pairs)
         variables = [variable for _, variable in pairs]
@@ -26,14 +17,14 @@ class _Hook:
         return list(zip(grads, variables, strict=True))
 
 
-class _ComputeGradients(_Hook):
+class _ComputeGradients(_Reducing):
     def __call__(self, *args, **kwargs):
         pairs = self.reduced(self.original(*args, **kwargs))
         self.distribution.mark_reduced()
         return pairs
 
 
-class _ApplyGradients(_Hook):
+class _ApplyGradients(_Reducing):
     def __call__(self, grads_and_vars, *args, **kwargs):
         if not self.distribution.reduced:
             grads_and_vars = self.reduced(grads_and_vars)

@@ -13,9 +13,8 @@ using smddp_test::RunRanks;
 
 constexpr size_t kChunk = 4096;
 
-struct Shape {
-  int size, nodes;
-};
+using Shape = smddp_test::JobShape;
+using smddp_test::Case;
 constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1}, {2, 2},
                            {3, 3}, {4, 2}, {3, 2}, {5, 2}, {8, 4}, {6, 3}};
 
@@ -23,11 +22,6 @@ constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1}, {2, 2
 std::vector<size_t> Counts(int size) {
   size_t n = static_cast<size_t>(size);
   return {0, 1, n - 1, n, n + 1, 1000, 3 * kChunk / 4 + 1, 20011};
-}
-
-std::string Case(const Shape& job, size_t count, const char* what) {
-  return std::string(what) + " of " + std::to_string(count) + " on " + std::to_string(job.size) +
-         " ranks, " + std::to_string(job.nodes) + " nodes";
 }
 
 template <typename T>

@@ -13,16 +13,10 @@ using smddp_test::RunRanks;
 
 constexpr size_t kChunk = 4096;
 
-struct Shape {
-  int size, nodes;
-};
+using Shape = smddp_test::JobShape;
+using smddp_test::Case;
 constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1},
                            {2, 2}, {3, 3}, {4, 2}, {3, 2}, {8, 4}};
-
-std::string Case(const Shape& job, size_t count) {
-  return std::to_string(count) + " on " + std::to_string(job.size) + " ranks, " +
-         std::to_string(job.nodes) + " nodes";
-}
 
 }  // namespace
 
@@ -74,7 +68,8 @@ TEST(AlltoallBringsEveryPartToItsRank) {
         size_t at = 0;
         for (size_t r = 0; r < n; ++r) {
           for (size_t i = 0; i < matrix[r * n + self]; ++i, ++at) {
-            ASSERT_EQ(out[at], static_cast<char>('a' + r * 8 + self), Case(shape, count));
+            ASSERT_EQ(out[at], static_cast<char>('a' + r * 8 + self),
+                      Case(shape, count, KindName(request.kind)));
           }
         }
         ASSERT_EQ(at, recv);
@@ -106,10 +101,10 @@ TEST(ReduceScatterGivesEachRankItsRows) {
         };
         size_t count = static_cast<size_t>(rows);
         for (size_t i = 0; i < own.size(); ++i) {
-          ASSERT_EQ(out_a[i], want(own.begin + i), Case(shape, count));
+          ASSERT_EQ(out_a[i], want(own.begin + i), Case(shape, count, KindName(request.kind)));
         }
         for (size_t i = 0; i < own.size() * 3; ++i) {
-          ASSERT_EQ(out_b[i], want(own.begin * 3 + i), Case(shape, count));
+          ASSERT_EQ(out_b[i], want(own.begin * 3 + i), Case(shape, count, KindName(request.kind)));
         }
       }
     });

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -12,6 +13,16 @@
 #include "transport/inproc.h"
 
 namespace smddp_test {
+
+// So many ranks on so many nodes.
+struct JobShape {
+  int size, nodes;
+};
+
+inline std::string Case(const JobShape& job, size_t count, const char* what) {
+  return std::string(what) + " of " + std::to_string(count) + " on " + std::to_string(job.size) +
+         " ranks, " + std::to_string(job.nodes) + " nodes";
+}
 
 class InprocJob {
  public:

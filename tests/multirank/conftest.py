@@ -95,6 +95,12 @@ def keras3_job(tmp_path):
     return _keras_job("keras3", tmp_path)
 
 
+@pytest.fixture
+def keras2_job(tmp_path):
+    """A KerasJob for Keras 2 alone."""
+    return _keras_job("keras2", tmp_path)
+
+
 @pytest.fixture(params=["tf_keras", "keras2"])
 def legacy_keras_job(request, tmp_path):
     """A KerasJob for what needs Keras 2 or its successor."""

@@ -3,6 +3,8 @@
 import textwrap
 
 COMMON = """
+total = size * (size + 1) // 2
+DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.uint8, tf.int8, tf.int32, tf.int64]
 WAYS = {
     "eager": lambda f: f,
     "function": lambda f: tf.function(f, autograph=False),
@@ -27,5 +29,5 @@ def refused(call, *words):
 
 
 def with_checks(body: str) -> str:
-    """The script with WAYS, equal() and refused() in front."""
+    """The script with total, DTYPES, WAYS, equal() and refused() in front."""
     return COMMON + textwrap.dedent(body)

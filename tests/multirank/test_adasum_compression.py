@@ -1,9 +1,7 @@
 """Adasum and the compressors, by their properties and against their error bounds."""
 
-import textwrap
-
 import pytest
-from test_collectives import COMMON
+from scripts import with_checks
 
 ADASUM = """
 def tree(parts):
@@ -69,7 +67,7 @@ report(checks=checks)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_adasum(job, ranks):
     """Orthogonal gradients add, parallel ones average, any number of ranks, 16 bits."""
-    job(COMMON + ADASUM, ranks).check(ranks)
+    job(with_checks(ADASUM), ranks).check(ranks)
 
 
 COMPRESSION = """
@@ -155,7 +153,7 @@ report(checks=checks, **{k: hvd.stats()[k] for k in ("collective_bytes",)})
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_compression(job, ranks):
     """Every bound, in every way to run; nothing is lost by top-k; training."""
-    job(COMMON + COMPRESSION, ranks).check(ranks)
+    job(with_checks(COMPRESSION), ranks).check(ranks)
 
 
 def test_between_nodes(job):
@@ -168,4 +166,4 @@ def test_between_nodes(job):
         assert np.allclose(got, total, rtol=1e-6), got
     report(checks=checks)
     """
-    job(COMMON + textwrap.dedent(body), 4, env={"SMDDP_NODES": "2"}).check(4)
+    job(with_checks(body), 4, env={"SMDDP_NODES": "2"}).check(4)

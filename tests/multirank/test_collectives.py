@@ -2,24 +2,7 @@
 
 import pytest
 from conftest import PYTHONS, on_ranks
-
-# Element i of rank r; sums of up to 4 ranks are exact in every dtype.
-COMMON = """
-total = size * (size + 1) // 2
-DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.uint8, tf.int8, tf.int32, tf.int64]
-WAYS = {
-    "eager": lambda f: f,
-    "function": lambda f: tf.function(f, autograph=False),
-    "jit": lambda f: tf.function(f, autograph=False, jit_compile=True),
-}
-checks = 0
-def equal(got, want, *what):
-    global checks
-    checks += 1
-    got = tf.cast(got, tf.float64).numpy()
-    want = np.broadcast_to(np.asarray(want, np.float64), got.shape)
-    assert np.array_equal(got, want), (rank, what, got, want)
-"""
+from scripts import with_checks
 
 
 @on_ranks("python", PYTHONS, 2, 3, 4)
@@ -71,7 +54,7 @@ def test_allreduce(job, python, ranks):
         equal(y, total, compression)
     report(checks=checks)
     """
-    results = job(COMMON + _dedent(body), ranks, python=python).check(ranks)
+    results = job(with_checks(body), ranks, python=python).check(ranks)
     assert len({r["checks"] for r in results.values()}) == 1
     assert results[0]["checks"] > 3 * 8 * 5
 
@@ -117,7 +100,7 @@ def test_movement_and_gradients(job, python, ranks):
     hvd.barrier()
     report(checks=checks)
     """
-    job(COMMON + _dedent(body), ranks, python=python).check(ranks)
+    job(with_checks(body), ranks, python=python).check(ranks)
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(4, 2), (2, 2), (3, 3), (3, 2)])
@@ -142,12 +125,6 @@ def test_between_nodes(job, python, ranks, nodes):
     report(cross_size=hvd.cross_size(), local_size=hvd.local_size(), checks=checks)
     """
     env = {"SMDDP_NODES": str(nodes)}
-    results = job(COMMON + _dedent(body), ranks, env=env, python=python).check(ranks)
+    results = job(with_checks(body), ranks, env=env, python=python).check(ranks)
     assert all(result["cross_size"] == nodes for result in results.values())
     assert sum(result["local_size"] for result in results.values()) >= ranks
-
-
-def _dedent(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text)

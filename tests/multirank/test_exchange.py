@@ -1,10 +1,8 @@
 """Alltoall, reducescatter and the grouped collectives, through mpirun."""
 
-import textwrap
-
 import pytest
 from conftest import PYTHONS, on_ranks
-from test_collectives import COMMON
+from scripts import with_checks
 
 MOVES = """
 # Row k of what rank r sends to rank p is 100 r + 10 p + k.
@@ -84,7 +82,7 @@ report(checks=checks)
 @on_ranks("python", PYTHONS, 2, 3, 4)
 def test_alltoall_and_grouped_allgather(job, python, ranks):
     """With and without splits, gradients, and mistakes of one rank."""
-    job(COMMON + MOVES, ranks, python=python).check(ranks)
+    job(with_checks(MOVES), ranks, python=python).check(ranks)
 
 
 SCATTERS = """
@@ -168,7 +166,7 @@ report(checks=checks)
 @on_ranks("python", PYTHONS, 2, 3, 4)
 def test_reducescatter_and_grouped_allreduce(job, python, ranks):
     """Ops, dtypes, uneven rows, gradients; what XLA programs can have."""
-    job(COMMON + SCATTERS, ranks, python=python).check(ranks)
+    job(with_checks(SCATTERS), ranks, python=python).check(ranks)
 
 
 SETS_AND_NODES = """
@@ -193,4 +191,4 @@ report(checks=checks)
 def test_sets_and_nodes(job, nodes):
     """On process sets, and between nodes."""
     env = {"SMDDP_NODES": str(nodes)}
-    job(COMMON + textwrap.dedent(SETS_AND_NODES), 4, env=env).check(4)
+    job(with_checks(SETS_AND_NODES), 4, env=env).check(4)

@@ -128,7 +128,7 @@ def test_own_sigterm_handler_is_kept(job):
     time.sleep(0.2)
     report(seen=len(seen), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
     """
-    results = job(_dedent(body), 2).check(2)
+    results = job(body, 2).check(2)
     assert all(result == {"seen": 1, "sum": 2.0} for result in results.values())
 
 
@@ -152,7 +152,7 @@ def test_sigterm_still_ends_a_process_and_its_children(job):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(60)
     """
-    result = job(_dedent(body), 2, timeout=40)
+    result = job(body, 2, timeout=40)
     assert not result.timed_out
     assert result.returncode != 0
     assert [result.results[r]["signal"] for r in (0, 1)] == [15, 15]
@@ -172,7 +172,7 @@ def test_a_forked_child_is_no_rank(job):
     _, status = os.waitpid(child, 0)
     report(code=os.WEXITSTATUS(status), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
     """
-    results = job(_dedent(body), 2).check(2)
+    results = job(body, 2).check(2)
     assert all(result == {"code": 7, "sum": 2.0} for result in results.values())
 
 
@@ -318,9 +318,3 @@ def test_bad_environment(name, value, tmp_path):
     assert code != 0
     assert f"{name}='{value}'" in output
     assert "it takes" in output
-
-
-def _dedent(text: str) -> str:
-    import textwrap
-
-    return textwrap.dedent(text)

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from test_collectives import COMMON
+from scripts import with_checks
 
 UNEVEN = """
 big, small = tf.Variable(tf.zeros([300000])), tf.Variable(tf.zeros([3]))
@@ -45,6 +45,11 @@ for round_ in range(3):
                 except tf.errors.FailedPreconditionError as error:
                     assert "join()" in error.message, error.message
             try:
+                tf.function(lambda: hvd.allgather(tf.ones([2])), jit_compile=True)()
+                raise SystemExit("rows of a rank that has none")
+            except tf.errors.InternalError as error:
+                assert "join()" in error.message, error.message
+            try:
                 hvd.alltoall(tf.ones([size]))
                 raise SystemExit("not refused")
             except tf.errors.InvalidArgumentError as error:
@@ -61,7 +66,7 @@ report(checks=checks)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_uneven_steps(job, ranks):
     """Zeros for who has joined; three rounds; what zeros do not do is an error for all."""
-    job(COMMON + UNEVEN, ranks).check(ranks)
+    job(with_checks(UNEVEN), ranks).check(ranks)
 
 
 def test_a_rank_that_ends_without_joining(job):

@@ -54,9 +54,9 @@ def test_gan(keras3_job):
     assert number("brightness error", output) < 0.8 * number("untrained", output)
 
 
-def test_tfa_lamb(legacy_keras_job):
-    """LAMB with a large batch; the script imports Addons as they are, so on Keras 2."""
-    reason = legacy_keras_job.why_not("tensorflow_addons")
+def test_tfa_lamb(keras2_job):
+    """LAMB with a large batch; the script imports Addons as they are, which needs Keras 2."""
+    reason = keras2_job.why_not("tensorflow_addons")
     if reason:
-        pytest.skip(f"{legacy_keras_job.name} has no tensorflow-addons: {reason}")
-    assert number("accuracy", run(legacy_keras_job, "tfa_lamb.py")) >= 0.95
+        pytest.skip(f"tensorflow-addons is not here: {reason}")
+    assert number("accuracy", run(keras2_job, "tfa_lamb.py")) >= 0.95

@@ -27,12 +27,6 @@ class Callback(tf.keras.callbacks.Callback):
         return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
 
 
-def innermost(optimizer):
-    """The optimizer inside a LossScaleOptimizer."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return optimizer if inner is None else innermost(inner)
-
-
 def variables_of(optimizer) -> list:
     """All state of an optimizer: a property in newer Keras, a method in older ones."""
     variables = optimizer.variables

@@ -4,7 +4,8 @@ Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minib
 """
 
 from smddp_tf import _native, _runtime
-from smddp_tf.keras.callbacks._base import Callback, innermost
+from smddp_tf.keras._distribution import innermost
+from smddp_tf.keras.callbacks._base import Callback
 
 tf = _native.tensorflow()
 
