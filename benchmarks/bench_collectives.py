@@ -4,8 +4,9 @@
 
 Both are called from Python on prepared arguments, the core through ctypes, MPI through mpi4py, so
 a call costs either about a microsecond more than from C. Float32; bytes are those of a rank's
-input (of allgather: of its output). A barrier precedes each timed call, rank 0's times count, and
-the table has the median of each and the median ratio over rounds. No TensorFlow is imported.
+input (of allgather: of its output). Broadcasts are in place. A barrier precedes each timed call,
+which is over when the slowest rank is, and the table has the median of each and the median ratio
+over rounds. No TensorFlow is imported.
 """
 
 import argparse
@@ -56,7 +57,8 @@ def ours(core, name, given, result, size):
     """A call of the core; what it points to lives as long as the function."""
     count = given.size
     dims = (ctypes.c_int64 * 1)(count)
-    tensor = Tensor(given.ctypes.data, result.ctypes.data, 1, dims)
+    source = result if name == "broadcast" else given
+    tensor = Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
     parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
     sizes = parts.get(name, [0])
     gather = (ctypes.c_int64 * len(sizes))(*sizes)
@@ -110,14 +112,15 @@ def arrays(name, nbytes, comm):
 
 
 def times(call, comm, repeats):
-    """Seconds of each call."""
-    seconds = []
-    for _ in range(repeats):
+    """Seconds of each call, of the rank that took longest."""
+    seconds = np.empty(repeats)
+    for i in range(repeats):
         comm.Barrier()
         start = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - start)
-    return seconds
+        seconds[i] = time.perf_counter() - start
+    comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
+    return list(seconds)
 
 
 def measure(core, comm, name, nbytes, args):

@@ -69,7 +69,8 @@ class HierarchicalAllreduce : public ShmAllreduce {
   void StartGather(size_t i);
   void StoreResult(size_t i);
 
-  size_t accum_;
+  bool sums_in_node_;  // some node has several ranks
+  size_t accum_;       // bytes of an element that travels to be reduced
   Step step_ = Step::kReduceInNode;
   // Regions of lane_->scratch, of `part` elements for each node.
   size_t part_ = 0;

@@ -24,6 +24,8 @@ struct Lane {
   int index = 0;
   std::unique_ptr<PeerGroup> cross;  // owners with the same local rank, one a node; may be null
   std::unique_ptr<PeerGroup> world;  // all ranks; null on a single node
+  bool reads_peers = false;          // every rank of the node can read the others' memory
+  bool timed = false;                // collectives note when their peers had come
   uint64_t next_chunk = 0;           // the same on all ranks between operations
   uint64_t mismatches = 0;           // the same on all ranks of the node
   std::vector<char> scratch;         // of exchanges between nodes, kept to be reused
@@ -38,8 +40,9 @@ class Collective {
   virtual Progress Advance() = 0;
   // After kDone. Mismatch leaves the lane usable; any other failure breaks the communicator.
   virtual const Status& status() const = 0;
-  // Whether all ranks are known to have begun it too.
-  virtual bool met() const = 0;
+  // When all ranks were known to have begun it too, in seconds of core/deadline.h; 0 before that,
+  // and if the lane is not timed.
+  virtual double met_at() const = 0;
   // World ranks that this one waits for.
   virtual std::vector<int> Missing() const = 0;
 };

@@ -69,7 +69,7 @@ class WorldReduceScatter : public Collective {
 
   Progress Advance() override;
   const Status& status() const override { return allreduce_->status(); }
-  bool met() const override { return allreduce_->met(); }
+  double met_at() const override { return allreduce_->met_at(); }
   std::vector<int> Missing() const override { return allreduce_->Missing(); }
 
  private:

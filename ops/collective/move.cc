@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/copy.h"
+
 namespace smddp {
 namespace {
 
@@ -34,6 +36,7 @@ void CopyInputToOutput(const Request& request) {
 ShmBroadcast::ShmBroadcast(Lane* lane, const Request* request)
     : Pipeline(lane, request, Chunks(request->bytes(), lane->shm->chunk_bytes()), true),
       spans_(request->Spans()),
+      large_(request->moved_bytes() >= kPastCachesBytes),
       root_(LocalRank(topo_, topo_.RankOf(request->root))) {}
 
 Range ShmBroadcast::Chunk(size_t i) const {
@@ -55,9 +58,9 @@ bool ShmBroadcast::Combine(size_t i) {
   const char* slot = Slot(root_, i);
   spans_.ForEach(Chunk(i), [&](const char* in, char* out, size_t first, size_t n) {
     if (shm_->rank() != root_) {
-      std::memcpy(out, slot + first * element, n * element);
+      CopyBytes(out, slot + first * element, n * element, large_);
     } else if (out != in) {
-      std::memcpy(out, in, n * element);
+      CopyBytes(out, in, n * element, large_);
     }
   });
   return true;
@@ -67,7 +70,8 @@ bool ShmBroadcast::Combine(size_t i) {
 // request has one tensor; its `out` holds all parts in rank order.
 
 ShmAllgather::ShmAllgather(Lane* lane, const Request* request)
-    : Pipeline(lane, request, Chunks(LargestPart(*request), lane->shm->chunk_bytes()), true) {}
+    : Pipeline(lane, request, Chunks(LargestPart(*request), lane->shm->chunk_bytes()), true),
+      large_(request->moved_bytes() >= kPastCachesBytes) {}
 
 void ShmAllgather::Stage(size_t i) {
   size_t bytes = request_->gather_bytes[topo_.rank], begin = i * shm_->chunk_bytes();
@@ -82,7 +86,8 @@ bool ShmAllgather::Combine(size_t i) {
     size_t bytes = request_->gather_bytes[r];
     if (begin < bytes) {
       char* out = static_cast<char*>(request_->tensors[0].out) + offset + begin;
-      std::memcpy(out, Slot(LocalRank(topo_, r), i), std::min(shm_->chunk_bytes(), bytes - begin));
+      CopyBytes(out, Slot(LocalRank(topo_, r), i), std::min(shm_->chunk_bytes(), bytes - begin),
+                large_);
     }
     offset += bytes;
   }

@@ -16,6 +16,7 @@ class ShmBroadcast : public Pipeline {
  private:
   Range Chunk(size_t i) const;
   SpanList spans_;
+  bool large_;
   int root_;  // local rank
 };
 
@@ -26,6 +27,9 @@ class ShmAllgather : public Pipeline {
  protected:
   void Stage(size_t i) override;
   bool Combine(size_t i) override;
+
+ private:
+  bool large_;
 };
 
 // Broadcast, allgather or alltoall of a job on several nodes: the ranks compare signatures as

@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "core/deadline.h"
+
 namespace smddp {
 namespace {
 
@@ -29,7 +31,8 @@ Progress Pipeline::Advance() {
       step = TryCombine() || step;
       step = TryStage() || step;
       if (!status_.ok()) state_ = State::kDone;
-      if (state_ == State::kRunning && unpacked_ == num_chunks_ && Conclude()) {
+      if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
+          (!lends_ || UnpackedByAll(base_ + num_chunks_)) && Conclude()) {
         lane_->next_chunk = base_ + num_chunks_;
         state_ = State::kDone;
       }
@@ -49,10 +52,13 @@ void Pipeline::Publish(std::atomic<uint64_t>* counter, uint64_t value) {
 
 bool Pipeline::SlotFree(size_t i) const {
   uint64_t end = base_ + i + 1;
-  if (end <= kSlots) return true;
+  return end <= kSlots || UnpackedByAll(end - kSlots);
+}
+
+bool Pipeline::UnpackedByAll(uint64_t chunks) const {
   for (int p = 0; p < shm_->size(); ++p) {
     const auto& unpacked = shm_->lane(p, lane_->index).unpacked;
-    if (unpacked.load(std::memory_order_acquire) < end - kSlots) return false;
+    if (unpacked.load(std::memory_order_acquire) < chunks) return false;
   }
   return true;
 }
@@ -137,6 +143,7 @@ bool Pipeline::Verify() {
     return false;
   }
   verified_ = true;
+  if (lane_->timed) met_at_ = NowSeconds();
   return true;
 }
 
@@ -258,6 +265,7 @@ std::vector<int> Pipeline::Missing() const {
     if (staged_ < num_chunks_ && base_ + staged_ + 1 > kSlots) {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
+    if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
     if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
   }
   return missing;

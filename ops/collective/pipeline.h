@@ -30,7 +30,7 @@ class Pipeline : public Collective {
 
   Progress Advance() final;
   const Status& status() const final { return status_; }
-  bool met() const final { return verified_ || state_ != State::kRunning; }
+  double met_at() const final { return met_at_; }
   std::vector<int> Missing() const final;
 
  protected:
@@ -45,6 +45,8 @@ class Pipeline : public Collective {
   char* Slot(int local_rank, size_t i) const {
     return shm_->slot(local_rank, lane_->index, base_ + i);
   }
+  // Peers read this rank's tensors: the operation is not over until they all have finished it.
+  void LendMemory() { lends_ = true; }
   void Fail(Status status) { status_ = std::move(status); }
 
   Lane* lane_;
@@ -63,6 +65,7 @@ class Pipeline : public Collective {
   bool StagedByAll(size_t i) const;
   bool CombinedByAll(size_t i) const;
   bool SlotFree(size_t i) const;
+  bool UnpackedByAll(uint64_t chunks) const;
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
@@ -74,8 +77,10 @@ class Pipeline : public Collective {
   uint64_t signature_;
   size_t num_chunks_;
   bool one_hop_;
+  bool lends_ = false;
   State state_ = State::kRunning;
   bool verified_ = false;
+  double met_at_ = 0;
   bool local_mismatch_ = false;
   bool cross_started_ = false;
   size_t staged_ = 0, combined_ = 0, unpacked_ = 0;

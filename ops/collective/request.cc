@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>  // for accumulate
 #include <sstream>
 
 namespace smddp {
@@ -54,6 +55,11 @@ size_t Request::joined_count() const {
   return gather_bytes.empty() ? 0 : *std::min_element(gather_bytes.begin(), gather_bytes.end());
 }
 
+size_t Request::moved_bytes() const {
+  if (!gathers()) return bytes();
+  return std::accumulate(gather_bytes.begin(), gather_bytes.end(), size_t{0});
+}
+
 SpanList Request::Spans() const {
   std::vector<Span> spans;
   spans.reserve(tensors.size());
@@ -88,16 +94,18 @@ uint64_t Request::Signature() const {
   return hash.value();
 }
 
+// Made for each operation, so without a stream, which costs as much as a small collective.
 std::string Request::Title() const {
-  std::ostringstream out;
   if (joined.signature != 0) return "join(): no more data, so only sums and averages are served";
+  std::string title;
   if (plan != 0) {
-    out << "gradient bucket " << bucket << " of '" << name << "' (step " << run << ")";
+    title.append("gradient bucket ").append(std::to_string(bucket)).append(" of '").append(name);
+    title.append("' (step ").append(std::to_string(run)).append(")");
   } else {
-    out << KindName(kind) << " '" << name << "'";
+    title.append(KindName(kind)).append(" '").append(name).append("'");
   }
-  if (process_set != 0) out << " of process set " << process_set;
-  return out.str();
+  if (process_set != 0) title.append(" of process set ").append(std::to_string(process_set));
+  return title;
 }
 
 std::string Request::Describe() const {

@@ -60,6 +60,9 @@ struct Request {
   // What a rank that joins is told: the elements of an allreduce; of an allgather the bytes of the
   // rank that brings least, 0 if one brings nothing.
   size_t joined_count() const;
+  // Of all ranks together: the parts of an allgather, what all pairs of an alltoall exchange, and
+  // of a broadcast the bytes that each rank gets.
+  size_t moved_bytes() const;
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
 

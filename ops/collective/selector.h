@@ -11,6 +11,8 @@ namespace smddp {
 struct Selector {
   // Payloads up to this take the one-hop allreduce. Measured on 2 ranks; see docs/performance.md.
   size_t oneshot_bytes = 16 << 10;
+  // Payloads from this on are read from the peers' memory, where that can be.
+  size_t single_copy_bytes = 32 << 10;
   std::string forced_allreduce;  // by name; empty: automatic
 
   // `request` and `lane` outlive the collective. `why`, unless nullptr, receives a line for each

@@ -96,14 +96,17 @@ void ShmAllreduce::Unpack(size_t i) {
 }
 
 // Between nodes: the node's sum of the own share is cut into one part for each node, in the
-// accumulator type. An all-to-all brings part m of every node to node m, which reduces them in
+// accumulator type; where every node has but one rank that sum is the rank's own values, and they
+// travel as they are. An all-to-all brings part m of every node to node m, which reduces them in
 // node order (one place computes each element, so all ranks hold the same bits) and an allgather
 // brings the finished parts, in the tensor's type, to every node. Each share has its own stream, so
 // all ranks of a node use the network at once. Bytes sent by a rank: 2 (m - 1) / m of its share,
 // the least there is.
 
 HierarchicalAllreduce::HierarchicalAllreduce(Lane* lane, const Request* request)
-    : ShmAllreduce(lane, request), accum_(Info(request->dtype).accum_size) {}
+    : ShmAllreduce(lane, request),
+      sums_in_node_(topo_.num_nodes < topo_.size),
+      accum_(sums_in_node_ ? Info(request->dtype).accum_size : element_) {}
 
 bool HierarchicalAllreduce::Combine(size_t i) {
   if (shm_->rank() >= topo_.owners || Share(i, shm_->rank()).size() == 0) return true;
@@ -134,7 +137,8 @@ void HierarchicalAllreduce::StartScatter(size_t i) {
   received_ = partial_ + wide;
   own_ = received_ + wide;
   gathered_ = own_ + narrow;
-  ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, ReduceStage::kPartial);
+  ReduceStage stage = sums_in_node_ ? ReduceStage::kPartial : ReduceStage::kFull;
+  ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, stage);
   ReduceOwnShare(i, reduce, {}, [&](ReduceArgs* args, char*, size_t first) {
     args->out = partial_ + first * accum_;
   });
@@ -152,7 +156,8 @@ void HierarchicalAllreduce::StartGather(size_t) {
   args.out = own_;
   args.scale = plan_.scale;
   args.divisor = plan_.divisor;
-  FindReduce(request_->dtype, plan_.combine, ReduceStage::kFinish)(args);
+  ReduceStage stage = sums_in_node_ ? ReduceStage::kFinish : ReduceStage::kFull;
+  FindReduce(request_->dtype, plan_.combine, stage)(args);
   Status started = lane_->cross->StartAllgather(own_, part_ * element_, gathered_);
   if (!started.ok()) Fail(started);
 }

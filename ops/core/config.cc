@@ -51,6 +51,7 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_CHUNK_BYTES", 4096, 1 << 26, &config->chunk_bytes),
       ReadNumber("SMDDP_SPIN_MICROSECONDS", -1, 1000000, &config->spin_microseconds),
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
+      ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
       ReadWord("SMDDP_ISA", {"generic", "avx2", "avx512"}, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),

@@ -22,6 +22,9 @@ struct Config {
   // SMDDP_NODES: split the ranks into this many groups that may not share memory, to try the
   // path between nodes on one machine. 0: groups are what shares memory in truth.
   int nodes = 0;
+  // SMDDP_SINGLE_COPY: 0: ranks of a node never read each other's memory, but copy through what
+  // they share.
+  bool single_copy = true;
   // SMDDP_ALLREDUCE: force an algorithm by name (see collective/selector.cc). Empty: automatic.
   std::string allreduce;
   // SMDDP_ISA: cap the SIMD level: generic, avx2 or avx512. Empty: the best the CPU has.

@@ -1,5 +1,6 @@
 #include "engine/channel.h"
 
+#include <algorithm>
 #include <utility>  // for move
 
 #include "collective/joined.h"
@@ -44,14 +45,14 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
   if (status.ok()) {
     Progress progress = front->collective->Advance();
-    if (timeline_->on() && front->met == 0 && front->collective->met()) front->met = NowSeconds();
     if (progress != Progress::kDone) return progress == Progress::kSome;
     status = front->collective->status();
-    recorder_->Finish(front->record, status.ok() ? "done" : "failed");
-    if (timeline_->on() && front->started > 0) Trace(*front, !status.ok());
+    last_done_ = NowSeconds();
+    recorder_->Finish(front->record, status.ok() ? "done" : "failed", last_done_);
+    if (lane_.timed) Trace(*front, !status.ok(), last_done_);
     ++stats_.operations;
     stats_.bytes += front->request.bytes();
-    if (front->awaited) stats_.awaited_seconds += NowSeconds() - front->ready;
+    if (front->awaited) stats_.awaited_seconds += last_done_ - front->ready;
     if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
   }
   finished->emplace_back(std::move(queue_.front()), status);
@@ -59,13 +60,13 @@ bool Channel::AdvanceFront(Finished* finished) {
   return true;
 }
 
-void Channel::Trace(const Operation& operation, bool failed) const {
+void Channel::Trace(const Operation& operation, bool failed, double now) const {
   TimelineEvent event;
   event.title = operation.request.Title();
   event.ready = operation.ready;
   event.started = operation.started;
-  event.met = operation.met;
-  event.done = NowSeconds();
+  event.met = operation.collective->met_at();
+  event.done = now;
   event.bytes = operation.request.bytes();
   event.sequence = operation.sequence;
   event.track = track_;
@@ -75,11 +76,14 @@ void Channel::Trace(const Operation& operation, bool failed) const {
 
 void Channel::Activate(Operation* operation) {
   operation->sequence = sequence_++;
-  if (timeline_->on()) operation->started = NowSeconds();
+  // An operation's turn comes when it is enqueued or when the last one ends: no need for the clock.
+  operation->started = std::max(operation->ready, last_done_);
+  lane_.timed = timeline_->on();
   std::string why;
   bool debug = LogEnabled(LogLevel::kDebug);
   operation->collective = selector_->Make(&lane_, &operation->request, debug ? &why : nullptr);
-  operation->record = recorder_->Start(operation->request.Title(), operation->request.bytes());
+  operation->record =
+      recorder_->Start(operation->request.Title(), operation->request.bytes(), operation->started);
   if (debug) LogDebug(operation->request.Title() + ": " + why);
 }
 
@@ -120,7 +124,8 @@ void Channel::Fail(const Status& failure) {
     if (!failure_.ok()) return;
     failure_ = failure;
     for (auto& operation : queue_) {
-      if (operation->collective != nullptr) recorder_->Finish(operation->record, "failed");
+      if (operation->collective != nullptr)
+        recorder_->Finish(operation->record, "failed", NowSeconds());
       finished.emplace_back(std::move(operation), failure);
     }
     queue_.clear();

@@ -29,9 +29,8 @@ struct Operation {
   // Whether the step stands still meanwhile: hand-written collectives, and the last bucket of a
   // plan, which comes when the backward pass is over.
   bool awaited = true;
-  double ready = 0;  // when it was enqueued
-  // For the timeline, while that is on: when its turn came, and when all peers were there.
-  double started = 0, met = 0;
+  double ready = 0;    // when it was enqueued
+  double started = 0;  // when its turn came
   uint64_t sequence = 0;
 
   std::vector<char> memory;  // of the request's tensors, if they are nobody else's
@@ -76,7 +75,7 @@ class Channel {
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
   bool AdvanceFront(Finished* finished);
   void Activate(Operation* operation);
-  void Trace(const Operation& operation, bool failed) const;
+  void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
 
   Lane lane_;
@@ -85,6 +84,7 @@ class Channel {
   Timeline* timeline_;
   int track_;  // in the timeline
   uint64_t sequence_ = 0;
+  double last_done_ = 0;
   mutable std::mutex mutex_;
   std::deque<std::unique_ptr<Operation>> queue_;
   Status failure_;

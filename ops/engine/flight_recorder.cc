@@ -7,18 +7,18 @@
 
 namespace smddp {
 
-uint64_t FlightRecorder::Start(std::string title, size_t bytes) {
+uint64_t FlightRecorder::Start(std::string title, size_t bytes, double now) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (entries_.size() == kKept) entries_.pop_front();
-  entries_.push_back({next_, std::move(title), bytes, NowSeconds(), 0, "under way"});
+  entries_.push_back({next_, std::move(title), bytes, now, 0, "under way"});
   return next_++;
 }
 
-void FlightRecorder::Finish(uint64_t number, const char* outcome) {
+void FlightRecorder::Finish(uint64_t number, const char* outcome, double now) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (entries_.empty() || number < entries_.front().number) return;
   Entry& entry = entries_[number - entries_.front().number];
-  entry.finished = NowSeconds();
+  entry.finished = now;
   entry.outcome = outcome;
 }
 

@@ -12,8 +12,8 @@ namespace smddp {
 class FlightRecorder {
  public:
   // Returns the number to pass to Finish.
-  uint64_t Start(std::string title, size_t bytes);
-  void Finish(uint64_t number, const char* outcome);
+  uint64_t Start(std::string title, size_t bytes, double now);
+  void Finish(uint64_t number, const char* outcome, double now);
   // The newest last, one a line.
   std::string Dump() const;
 

@@ -9,7 +9,8 @@ namespace smddp {
 namespace {
 
 constexpr int kSleepMs = 100;  // a lost wake-up costs no more than this
-// How long a rank that waits for MPI only lets others run, before it sleeps.
+// How long a waiting rank only lets others have its core, before it sleeps: to be woken costs more
+// than most messages take, and with more ranks than cores the peer may need this very core.
 constexpr double kYieldSeconds = 1e-3;
 constexpr double kLongestNap = 200e-6;
 
@@ -19,16 +20,6 @@ void CpuRelax() {
 #endif
 }
 
-// MPI moves only while somebody asks it to, so the peer that is waited for may need this very core;
-// a sleep costs 50 us more than it asks for, many times what the message takes.
-void Poll(double idle) {
-  if (idle < kYieldSeconds) {
-    ::sched_yield();
-  } else {
-    ::usleep(static_cast<unsigned>(1e6 * std::min(kLongestNap, idle / 8)));
-  }
-}
-
 }  // namespace
 
 void Waiter::Pause(const std::function<bool()>& look) {
@@ -36,12 +27,22 @@ void Waiter::Pause(const std::function<bool()>& look) {
     idle_since_ = NowSeconds();
     pauses_ = 0;
   }
-  if (poll_) return Poll(NowSeconds() - idle_since_);
   // The clock costs as much as a few looks at a counter.
   constexpr int kPausesPerClock = 16;
-  if (spin_seconds_ > 0 && ++pauses_ % kPausesPerClock != 0) return CpuRelax();
+  if (spin_seconds_ > 0 && !poll_ && ++pauses_ % kPausesPerClock != 0) return CpuRelax();
   double idle = NowSeconds() - idle_since_;
-  if (idle < spin_seconds_) return;
+  if (!poll_ && idle < spin_seconds_) return;
+  if (idle < spin_seconds_ + kYieldSeconds) {
+    ::sched_yield();
+  } else if (poll_) {
+    // MPI rings no bell, and moves only while somebody asks it to.
+    ::usleep(static_cast<unsigned>(1e6 * std::min(kLongestNap, idle / 8)));
+  } else {
+    Sleep(look);
+  }
+}
+
+void Waiter::Sleep(const std::function<bool()>& look) const {
   uint32_t ticket = shm_->PrepareSleep();
   if (look()) {
     shm_->CancelSleep();

@@ -1,5 +1,5 @@
-// How a thread waits: for its node it spins briefly, then sleeps on the rank's doorbell; for MPI,
-// which cannot ring it, it yields the core, then naps.
+// How a thread waits: it spins briefly, lends its core for a while, then sleeps: on the rank's
+// doorbell inside a node; for MPI, which rings none, it only naps.
 #pragma once
 
 #include <functional>
@@ -21,6 +21,8 @@ class Waiter {
   void Pause(const std::function<bool()>& look);
 
  private:
+  void Sleep(const std::function<bool()>& look) const;
+
   const ShmGroup* shm_;
   double spin_seconds_;
   bool poll_;

@@ -9,6 +9,7 @@
 
 #include "core/log.h"
 #include "transport/mpi_group.h"
+#include "transport/peer_memory.h"
 
 namespace smddp {
 namespace {
@@ -17,9 +18,10 @@ namespace {
 struct Announcement {
   char key[128];  // Segment::NodeKey, and the emulated node
   int pid;
-  int fd;           // of the node's segment, from its first rank
-  int ok;           // this rank has created the segment, or attached
-  uint64_t cookie;  // written into the segment by its creator
+  int fd;                           // of the node's segment, from its first rank
+  int ok;                           // this rank has created the segment, or attached
+  uint64_t secret, secret_address;  // a word of this process, and where it lies
+  int reads_peers;                  // this rank has read the words of all others of its node
 };
 
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
@@ -50,32 +52,47 @@ size_t SegmentBytes(const Config& config, const Topology& topo) {
   return ShmGroup::BytesNeeded(topo.local_size, ChunkBytes(config, topo));
 }
 
+// Whether this rank can read the memory of all of its node.
+bool ReadsPeers(const Topology& topo, const std::vector<Announcement>& all) {
+  for (int r : topo.nodes[topo.node]) {
+    if (!CanReadPeer(all[r].pid, all[r].secret_address, all[r].secret)) return false;
+  }
+  return true;
+}
+
 // The first rank of each node creates, the others attach, all learn who could. It takes two
 // exchanges, whatever fails; what failed here is told in *problem.
-Status MapSegments(size_t bytes, const Exchange& exchange, Connection* connection,
-                   Announcement* own, std::vector<Announcement>* all, Status* problem) {
+Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
+                   Connection* connection, Announcement* own, std::vector<Announcement>* all,
+                   Status* problem) {
   static std::atomic<uint64_t> created{0};
   const Topology& topo = connection->topology;
   Segment* segment = &connection->segment;
   own->ok = 1;
   own->pid = static_cast<int>(::getpid());
+  own->secret = (static_cast<uint64_t>(own->pid) << 32) + ++created;
+  own->secret_address = reinterpret_cast<uintptr_t>(&own->secret);
+  if (config.single_copy) LetPeersRead();
   if (topo.local_rank == 0) {
     *problem = segment->Create(bytes);
     own->fd = segment->fd();
     own->ok = problem->ok();
-    own->cookie = (static_cast<uint64_t>(own->pid) << 32) + ++created;
-    if (own->ok) *Cookie(segment->memory()) = own->cookie;
+    if (own->ok) *Cookie(segment->memory()) = own->secret;
   }
   Status status = exchange(*own, all);
   if (!status.ok()) return status;
   const Announcement& leader = (*all)[topo.nodes[topo.node][0]];
   if (topo.local_rank != 0) {
     if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
-    own->ok = leader.ok && problem->ok() && *Cookie(segment->memory()) == leader.cookie;
+    own->ok = leader.ok && problem->ok() && *Cookie(segment->memory()) == leader.secret;
   }
+  own->reads_peers = config.single_copy && ReadsPeers(topo, *all);
   status = exchange(*own, all);
   segment->CloseDescriptor();
-  return status;
+  if (!status.ok()) return status;
+  connection->reads_peers = true;
+  for (int r : topo.nodes[topo.node]) connection->reads_peers &= (*all)[r].reads_peers != 0;
+  return {};
 }
 
 // Groups of ranks that proved to share memory; a node in which somebody could not attach is
@@ -97,7 +114,8 @@ Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* conn
     for (const Announcement& one : all) keys.emplace_back(one.key);
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
     const Topology& topo = connection->topology;
-    status = MapSegments(SegmentBytes(config, topo), exchange, connection, &own, &all, &problem);
+    status =
+        MapSegments(config, SegmentBytes(config, topo), exchange, connection, &own, &all, &problem);
     if (!status.ok()) return status;
     bool everybody = true, whole = true;
     for (const Announcement& one : all) everybody = everybody && one.ok;
@@ -152,6 +170,7 @@ void MakeLanes(const Config& config, Connection* connection) {
     connection->lanes[lane].topology = &topo;
     connection->lanes[lane].shm = connection->shm.get();
     connection->lanes[lane].index = lane;
+    connection->lanes[lane].reads_peers = connection->reads_peers;
   }
 }
 
@@ -278,7 +297,7 @@ Status ConnectSet(const World& world, const Topology& job, const std::vector<int
   Status problem, status;
   if (member) {
     size_t bytes = SegmentBytes(world.config, connection->topology);
-    status = MapSegments(bytes, exchange, connection.get(), &own, &all, &problem);
+    status = MapSegments(world.config, bytes, exchange, connection.get(), &own, &all, &problem);
   } else {
     for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
   }

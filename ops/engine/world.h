@@ -28,7 +28,8 @@ struct Connection {
   Segment segment;
   std::vector<char> private_memory;  // instead of a segment, for a job of one rank
   std::unique_ptr<ShmGroup> shm;
-  std::vector<Lane> lanes;  // kLanes of them
+  bool reads_peers = false;  // see Lane
+  std::vector<Lane> lanes;   // kLanes of them
 
   size_t StagingBytes() const;  // of this rank
 };

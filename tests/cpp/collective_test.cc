@@ -142,61 +142,6 @@ TEST(AllreduceAlgorithmsCanBeForced) {
   }
 }
 
-TEST(BroadcastBringsTheRootsBytes) {
-  for (const Shape& shape : kJobs) {
-    for (int root : {0, shape.size - 1}) {
-      InprocJob job(shape.size, shape.nodes, kChunk);
-      RunRanks(shape.size, [&](int rank) {
-        for (size_t count : Counts(shape.size)) {
-          std::vector<int32_t> in(count), out(count, -1);
-          for (size_t i = 0; i < count; ++i) in[i] = Input<int32_t>(rank, i);
-          Request request;
-          request.kind = Kind::kBroadcast;
-          request.dtype = DType::kInt32;
-          request.root = root;
-          request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(count)}}};
-          Status status = job.Run(rank, request);
-          ASSERT(status.ok(), status.message());
-          for (size_t i = 0; i < count; ++i) {
-            ASSERT_EQ(out[i], Input<int32_t>(root, i), Case(shape, count, "broadcast"));
-          }
-        }
-      });
-    }
-  }
-}
-
-TEST(AllgatherTakesPartsOfAnySize) {
-  for (const Shape& shape : kJobs) {
-    InprocJob job(shape.size, shape.nodes, kChunk);
-    RunRanks(shape.size, [&](int rank) {
-      for (size_t count : Counts(shape.size)) {
-        // Rank r brings count + 10 r bytes; rank 1 brings none.
-        std::vector<size_t> bytes;
-        size_t total = 0;
-        for (int r = 0; r < shape.size; ++r) {
-          bytes.push_back(r == 1 ? 0 : count + 10 * static_cast<size_t>(r));
-          total += bytes.back();
-        }
-        std::vector<char> in(bytes[rank], static_cast<char>('a' + rank)), out(total, '?');
-        Request request;
-        request.kind = Kind::kAllgather;
-        request.dtype = DType::kUint8;
-        request.gather_bytes = bytes;
-        request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(in.size())}}};
-        Status status = job.Run(rank, request);
-        ASSERT(status.ok(), status.message());
-        size_t at = 0;
-        for (int r = 0; r < shape.size; ++r) {
-          for (size_t i = 0; i < bytes[r]; ++i, ++at) {
-            ASSERT_EQ(out[at], static_cast<char>('a' + r), Case(shape, count, "allgather"));
-          }
-        }
-      }
-    });
-  }
-}
-
 TEST(AMismatchIsSeenByAllAndTheLaneGoesOn) {
   for (const Shape& shape : kJobs) {
     if (shape.size == 1) continue;

@@ -1,4 +1,4 @@
-// The contract of alltoall and reducescatter: all sizes of job and payload, on one node and on
+// The contract of reducescatter: all sizes of job and payload, on one node and on
 // several, with data that differ by rank and sum exactly.
 #include "collective/exchange.h"
 
@@ -34,47 +34,6 @@ TEST(RowsAreDividedAndEarlyRanksGetTheOddOnes) {
       EXPECT_EQ(at, static_cast<size_t>(rows));
       EXPECT(RowsOf(rows, size, 0).size() - last <= 1);
     }
-  }
-}
-
-TEST(AlltoallBringsEveryPartToItsRank) {
-  for (const Shape& shape : kJobs) {
-    InprocJob job(shape.size, shape.nodes, kChunk);
-    size_t n = static_cast<size_t>(shape.size);
-    RunRanks(shape.size, [&](int self) {
-      for (size_t count : {0, 1, 7, 1500, 20011}) {
-        // Rank r sends count + 3 r + p bytes to rank p, and nothing to rank 1.
-        std::vector<size_t> matrix(n * n);
-        size_t send = 0, recv = 0;
-        for (size_t r = 0; r < n; ++r) {
-          for (size_t p = 0; p < n; ++p) {
-            size_t bytes = p == 1 ? 0 : count + 3 * r + p;
-            matrix[r * n + p] = bytes;
-            if (static_cast<int>(r) == self) send += bytes;
-            if (static_cast<int>(p) == self) recv += bytes;
-          }
-        }
-        std::vector<char> in, out(recv, '?');
-        for (size_t p = 0; p < n; ++p) {
-          in.insert(in.end(), matrix[self * n + p], static_cast<char>('a' + self * 8 + p));
-        }
-        Request request;
-        request.kind = Kind::kAlltoall;
-        request.dtype = DType::kUint8;
-        request.gather_bytes = matrix;
-        request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(send)}}};
-        Status status = job.Run(self, request);
-        ASSERT(status.ok(), status.message());
-        size_t at = 0;
-        for (size_t r = 0; r < n; ++r) {
-          for (size_t i = 0; i < matrix[r * n + self]; ++i, ++at) {
-            ASSERT_EQ(out[at], static_cast<char>('a' + r * 8 + self),
-                      Case(shape, count, KindName(request.kind)));
-          }
-        }
-        ASSERT_EQ(at, recv);
-      }
-    });
   }
 }
 

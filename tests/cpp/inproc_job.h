@@ -26,8 +26,9 @@ inline std::string Case(const JobShape& job, size_t count, const char* what) {
 
 class InprocJob {
  public:
-  // Rank r is on node r * nodes / size, as with SMDDP_NODES.
-  InprocJob(int size, int nodes, size_t chunk_bytes) {
+  // Rank r is on node r * nodes / size, as with SMDDP_NODES. With `reads_peers` nothing is too
+  // small to be read from a peer's memory.
+  InprocJob(int size, int nodes, size_t chunk_bytes, bool reads_peers = false) {
     std::vector<int> keys(size);
     for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
     for (int r = 0; r < size; ++r) {
@@ -35,6 +36,7 @@ class InprocJob {
     }
     lanes_.resize(size);
     for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
+    for (auto& lane : lanes_) lane.reads_peers = reads_peers;
     if (topologies_[0]->num_nodes > 1) ConnectNodes(size);
   }
 
@@ -43,6 +45,7 @@ class InprocJob {
   smddp::Status Run(int rank, const smddp::Request& request, const std::string& forced = "") {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
+    selector.single_copy_bytes = 0;
     auto collective = selector.Make(&lanes_[rank], &request, nullptr);
     auto start = std::chrono::steady_clock::now();
     while (collective->Advance() != smddp::Progress::kDone) {

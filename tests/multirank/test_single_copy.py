@@ -1,0 +1,99 @@
+"""Large tensors that only move are read from the peer's memory, or through what the node shares."""
+
+import sys
+
+import pytest
+from scripts import with_checks
+
+MOVE = """
+N = 40_000
+def pattern(r, n=N):
+    return (np.arange(n) % 1000 + 1000 * r).astype(np.float32)
+one = tf.constant(pattern(rank))
+for way, wrap in WAYS.items():
+    for root in (0, size - 1):
+        equal(wrap(lambda: hvd.broadcast(one, root_rank=root))(), pattern(root), way, "broadcast")
+    gathered = wrap(lambda: hvd.allgather(one))()
+    equal(gathered, np.concatenate([pattern(r) for r in range(size)]), way, "allgather")
+    parts = tf.reshape(tf.tile(one, [size]), [size * N])
+    want = np.concatenate([pattern(r) for r in range(size)])
+    equal(wrap(lambda: hvd.alltoall(parts))(), want, way, "alltoall")
+variables = [tf.Variable(pattern(rank, n)) for n in (1, 70_000, 0, 33, 20_000)]
+hvd.broadcast_variables(variables, root_rank=1)
+for v in variables:
+    equal(v, pattern(1, v.shape[0]), "variables")
+# What the root does with its tensor afterwards is not seen by anybody.
+for i in range(50):
+    v = tf.Variable(tf.fill([N], float(i + rank)))
+    got = hvd.broadcast(v, root_rank=0)
+    v.assign(tf.zeros([N]))
+    equal(got, i, "overwritten")
+# Uneven parts, some empty, on a process set.
+evens = hvd.add_process_set(list(range(0, size, 2)))
+if rank % 2 == 0:
+    own = pattern(rank, 0 if rank == 2 else 30_000 + rank)
+    want = [pattern(r, 0 if r == 2 else 30_000 + r) for r in range(0, size, 2)]
+    equal(hvd.allgather(own, process_set=evens), np.concatenate(want), "set")
+report(checks=checks)
+"""
+
+
+def from_rank_one(tmp_path, setting: str) -> str:
+    """A Python for rank 1 of which the environment has the setting."""
+    path = tmp_path / "python"
+    path.write_text(
+        f'#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" = 1 ] && export {setting}\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_from_peer_to_peer(job, ranks):
+    """The same values in all ways; large tensors are read from the peers."""
+    result = job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result.check(ranks)
+    for name in ("broadcast", "allgather", "alltoall"):
+        assert f"single_copy_{name}: taken" in result.output, result.output[-3000:]
+
+
+@pytest.mark.parametrize("ranks", [3])
+@pytest.mark.parametrize("who", ["all", "one"])
+def test_without_reading_peers(job, tmp_path, ranks, who):
+    """Where a single rank cannot or may not be read, no rank tries, and the values are the same."""
+    off = "SMDDP_SINGLE_COPY=0"
+    python = from_rank_one(tmp_path, off) if who == "one" else sys.executable
+    env = {"SMDDP_LOG_LEVEL": "debug"} | ({"SMDDP_SINGLE_COPY": "0"} if who == "all" else {})
+    result = job(with_checks(MOVE), ranks, env=env, python=python)
+    result.check(ranks)
+    assert "single_copy_broadcast: the ranks cannot read each other's memory" in result.output
+    assert "single_copy_broadcast: taken" not in result.output
+
+
+GONE = """
+x = tf.ones([4_000_000]) * rank
+hvd.broadcast(x, root_rank=1)
+begin = time.time()
+try:
+    for i in range(10**6):
+        if rank == 1 and i == 20:
+            os.kill(os.getpid(), 9)
+        CALL
+except tf.errors.OpError as error:
+    report(text=error.message, seconds=time.time() - begin)
+    time.sleep(1)  # let the others report before mpirun ends the job
+    raise
+"""
+
+
+@pytest.mark.parametrize("call", ["hvd.broadcast(x, root_rank=1)", "hvd.allgather(x)"])
+def test_a_peer_dies(job, call):
+    """Whose memory is gone is told of as always."""
+    result = job(GONE.replace("CALL", call), 3, timeout=90)
+    assert not result.timed_out, result.output[-4000:]
+    assert result.returncode != 0
+    assert "rank 1 (process" in result.output, result.output[-4000:]
+    for survivor in result.results.values():
+        assert "rank 1" in survivor["text"]
+        assert survivor["seconds"] < 20
