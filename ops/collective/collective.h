@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "collective/meeting.h"
 #include "collective/request.h"
 #include "core/status.h"
 #include "core/topology.h"
@@ -24,6 +25,7 @@ struct Lane {
   int index = 0;
   std::unique_ptr<PeerGroup> cross;  // owners with the same local rank, one a node; may be null
   std::unique_ptr<PeerGroup> world;  // all ranks; null on a single node
+  Meeting meeting;                   // of the owners
   bool reads_peers = false;          // every rank of the node can read the others' memory
   bool timed = false;                // collectives note when their peers had come
   uint64_t next_chunk = 0;           // the same on all ranks between operations

@@ -11,7 +11,12 @@ constexpr size_t kNumbersBytes = 4096;
 
 }  // namespace
 
-Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>* memory) {
+bool ServedByJoinedNodes(const Request& request) {
+  bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
+  return request.kind == Kind::kBarrier || (request.kind == Kind::kAllreduce && sums);
+}
+
+Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<char>* memory) {
   Request request;
   request.joined.signature = peer.signature;
   request.joined.chunks = peer.num_chunks;
@@ -20,13 +25,11 @@ Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>*
   request.op = static_cast<ReduceOp>(peer.op);
   request.root = peer.root;
   request.run = peer.run;
-  bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
   // Numbers fit the zeros of JoinedMove; of other allgathers we can only be the rank without any.
   bool gathers = request.kind == Kind::kAllgather &&
                  (peer.count == 0 || (peer.root == kNumbersRoot && peer.count <= kNumbersBytes));
-  bool serves = request.kind == Kind::kBarrier || gathers ||
-                (request.kind == Kind::kAllreduce && sums) ||
-                (request.kind == Kind::kBroadcast && request.root != world_rank);
+  bool receives = request.kind == Kind::kBroadcast && request.root != topo.world_ranks[topo.rank];
+  bool serves = ServedByJoinedNodes(request) || (topo.num_nodes == 1 && (gathers || receives));
   if (!serves) request.joined.signature = ~peer.signature;
   if (serves && request.kind == Kind::kAllreduce) {
     memory->assign(peer.count * Info(request.dtype).size, 0);
@@ -36,7 +39,7 @@ Request JoinedRequest(const SlotHeader& peer, int world_rank, std::vector<char>*
 }
 
 JoinedMove::JoinedMove(Lane* lane, const Request* request)
-    : Pipeline(lane, request, request->joined.chunks, true) {}
+    : Pipeline(lane, request, request->joined.chunks, lane->topology->num_nodes == 1) {}
 
 void JoinedMove::Stage(size_t i) {
   // In the exchanges of numbers that come before an allgather, zeros stand for a rank that has

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "collective/joined.h"
 #include "core/deadline.h"
 
 namespace smddp {
@@ -82,22 +83,26 @@ bool Pipeline::CombinedByAll(size_t i) const {
 bool Pipeline::TryStage() {
   if (state_ != State::kRunning || staged_ == num_chunks_ || !SlotFree(staged_)) return false;
   if (staged_ == 0) {
-    shm_->header(shm_->rank(), lane_->index, base_) = {
-        signature_,
-        0,
-        static_cast<int32_t>(request_->kind),
-        static_cast<int32_t>(request_->dtype),
-        static_cast<int32_t>(request_->op),
-        request_->root,
-        request_->joined_count(),
-        num_chunks_,
-        request_->run,
-    };
+    shm_->header(shm_->rank(), lane_->index, base_) = OwnHeader();
   }
   Stage(staged_);
   ++staged_;
   Publish(&shm_->lane(shm_->rank(), lane_->index).staged, base_ + staged_);
   return true;
+}
+
+SlotHeader Pipeline::OwnHeader() const {
+  SlotHeader header{};
+  header.signature = signature_;
+  header.kind = static_cast<int32_t>(request_->kind);
+  header.dtype = static_cast<int32_t>(request_->dtype);
+  header.op = static_cast<int32_t>(request_->op);
+  header.root = request_->root;
+  header.joined = request_->joined.signature != 0;
+  header.count = request_->joined_count();
+  header.num_chunks = num_chunks_;
+  header.run = request_->run;
+  return header;
 }
 
 bool Pipeline::TryCombine() {
@@ -149,24 +154,19 @@ bool Pipeline::Verify() {
 
 // True when equal on all nodes; false when unknown yet, failed, or mismatched (see state_).
 bool Pipeline::CompareAcrossNodes() {
-  if (!cross_started_) {
-    cross_send_[0] = signature_;
-    cross_send_[1] = local_mismatch_ ? 1 : 0;
-    cross_recv_.resize(2 * lane_->cross->size());
-    Status started =
-        lane_->cross->StartAllgather(cross_send_, sizeof cross_send_, cross_recv_.data());
-    cross_started_ = true;
-    if (!started.ok()) Fail(started);
-    if (!started.ok()) return false;
+  SlotHeader own = OwnHeader();
+  own.joined = 0;  // here that is said of whole nodes
+  own.verdict = local_mismatch_;
+  bool held = false;
+  Status status = lane_->meeting.Hold(lane_->cross.get(), own, &held);
+  if (!status.ok()) Fail(status);
+  if (!held) return false;
+  bool mismatch = local_mismatch_;
+  for (const SlotHeader& node : lane_->meeting.headers()) {
+    mismatch |= node.joined ? !ServedByJoinedNodes(*request_)
+                            : node.signature != signature_ || node.verdict != 0;
   }
-  bool done = false;
-  Status tested = lane_->cross->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
-  bool mismatch = false;
-  for (size_t i = 0; i < cross_recv_.size(); i += 2) {
-    mismatch |= cross_recv_[i] != signature_ || cross_recv_[i + 1] != 0;
-  }
+  lane_->meeting.Leave();
   if (!mismatch) return true;
   shm_->header(shm_->rank(), lane_->index, base_).verdict = 1;
   Publish(&shm_->lane(shm_->rank(), lane_->index).combined, base_ + 1);

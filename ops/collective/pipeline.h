@@ -61,6 +61,7 @@ class Pipeline : public Collective {
   bool TryCombine();
   bool TryUnpack();
   bool Verify();
+  SlotHeader OwnHeader() const;
   bool CompareAcrossNodes();
   bool StagedByAll(size_t i) const;
   bool CombinedByAll(size_t i) const;
@@ -82,10 +83,7 @@ class Pipeline : public Collective {
   bool verified_ = false;
   double met_at_ = 0;
   bool local_mismatch_ = false;
-  bool cross_started_ = false;
   size_t staged_ = 0, combined_ = 0, unpacked_ = 0;
-  uint64_t cross_send_[2] = {0, 0};
-  std::vector<uint64_t> cross_recv_;
   std::vector<char> texts_;
   Status status_;
 };

@@ -93,23 +93,50 @@ void Channel::Complete(Finished* finished) const {
   if (!finished->empty()) lane_.shm->RingSelf();
 }
 
-bool Channel::EnqueueJoined(uint64_t* run) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (!queue_.empty() || !failure_.ok()) return false;
-  const Topology& topo = *lane_.topology;
-  for (int p = 0; p < topo.local_size; ++p) {
-    uint64_t staged = lane_.shm->lane(p, lane_.index).staged.load(std::memory_order_acquire);
+// What the others have begun and we have no part in yet. On this node that is what a peer has
+// staged. When the whole node has joined, only what one of its ranks staged for others is of our
+// time: the rest comes after the join. An owner then meets those of the other nodes.
+bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun) {
+  const ShmGroup& shm = *lane_.shm;
+  for (int p = 0; p < shm.size(); ++p) {
+    uint64_t staged = shm.lane(p, lane_.index).staged.load(std::memory_order_acquire);
     if (staged <= lane_.next_chunk) continue;
-    const SlotHeader& header = lane_.shm->header(p, lane_.index, lane_.next_chunk);
-    auto operation = std::make_unique<Operation>();
-    operation->request = JoinedRequest(header, topo.WorldRank(topo.local_rank), &operation->memory);
-    operation->awaited = false;
-    operation->done = [](const Status&) {};  // whoever began it gets the error
-    *run = header.run;
-    queue_.push_back(std::move(operation));
-    return true;
+    *begun = shm.header(p, lane_.index, lane_.next_chunk);
+    if (begun->joined || shm.JoinTickets() < tickets) return true;
   }
+  if (lane_.cross == nullptr || joined->over || shm.JoinTickets() < tickets) return false;
+  SlotHeader own{};
+  own.joined = 1;
+  own.root = shm.LastJoined(&own.count);
+  bool held = false;
+  joined->failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
+  if (!held) return false;
+  uint64_t latest = 0;
+  for (const SlotHeader& node : lane_.meeting.headers()) {
+    if (!node.joined) {
+      *begun = node;
+      return true;
+    }
+    if (node.count >= latest) joined->last = node.root;
+    latest = std::max(latest, node.count);
+  }
+  joined->over = true;
+  lane_.meeting.Leave();
   return false;
+}
+
+bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  joined->run = 0;
+  SlotHeader begun;
+  if (!queue_.empty() || !failure_.ok() || !FindBegun(tickets, joined, &begun)) return false;
+  auto operation = std::make_unique<Operation>();
+  operation->request = JoinedRequest(begun, *lane_.topology, &operation->memory);
+  operation->awaited = false;
+  operation->done = [](const Status&) {};  // whoever began it gets the error
+  joined->run = begun.run;
+  queue_.push_back(std::move(operation));
+  return true;
 }
 
 bool Channel::Idle() const {

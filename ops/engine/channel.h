@@ -47,6 +47,14 @@ struct ChannelStats {
   double awaited_seconds = 0;  // from ready to done, of operations for which the step stood still
 };
 
+// What a rank that has joined learns from a channel.
+struct JoinedLane {
+  uint64_t run = 0;   // the plan run of the operation that was enqueued, if it has one
+  bool over = false;  // an owner's: the ranks of all nodes have joined
+  int last = -1;      // then the last of them
+  Status failure;     // the other nodes cannot be asked
+};
+
 class Channel {
  public:
   Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
@@ -57,9 +65,9 @@ class Channel {
   // Advances what can be advanced now. True if anything moved.
   bool Pump();
   bool Idle() const;
-  // For a rank that has joined: if a peer has begun an operation, enqueues our part in it and
-  // returns true. *run: the plan run it belongs to, if any.
-  bool EnqueueJoined(uint64_t* run);
+  // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if
+  // others have begun an operation, enqueues our part in it and returns true.
+  bool EnqueueJoined(uint64_t tickets, JoinedLane* joined);
   // Completes every operation, now and from now on, with `failure`.
   void Fail(const Status& failure);
   // After Fail, on all ranks in the same order: gives up the groups between nodes.
@@ -77,6 +85,7 @@ class Channel {
   void Activate(Operation* operation);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
+  bool FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun);
 
   Lane lane_;
   const Selector* selector_;

@@ -87,44 +87,60 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
 // ---- join ---------------------------------------------------------------------------------------
 
 Status RankSet::Join(int* last) {
-  if (topology().num_nodes > 1) {
-    return {Code::kUsage,
-            "join() works inside one node only; give all ranks the same number of steps instead "
-            "(smddp_tf.keras.shard does)"};
-  }
-  uint64_t tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
   Waiter waiter = MakeWaiter();
+  // What this rank has begun ends first: then no operation can be under way when all have joined.
+  while (!Idle()) {
+    if (hand_.Pump() || gradients_.Pump()) waiter.Reset();
+    waiter.Pause([&] { return hand_.Pump() || gradients_.Pump() || Idle(); });
+  }
+  Joining joining;
+  joining.tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
+  waiter.Reset();
   for (;;) {
-    // In this order: who has joined begins nothing new, so what is not here then does not come.
-    bool everybody = shm()->JoinTickets() >= tickets;
-    bool served = ServeJoined();
-    if (everybody && !served && Idle()) break;
-    if (served) {
+    bool over = JoinOver(joining, last);
+    if (ServeJoined(&joining)) {
       waiter.Reset();
       continue;
     }
-    Status failure = JoinFailure(tickets);
+    if (over && Idle()) return {};
+    Status failure = JoinFailure(joining);
     if (!failure.ok()) return failure;
-    waiter.Pause([&] { return ServeJoined() || shm()->JoinTickets() >= tickets; });
+    waiter.Pause([&] { return ServeJoined(&joining) || JoinOver(joining, last); });
   }
-  *last = shm()->LastJoined();
-  return {};
+}
+
+// All have joined, and this rank will not be needed any more.
+bool RankSet::JoinOver(const Joining& joining, int* last) const {
+  if (topology().num_nodes > 1) {
+    bool owner = topology().local_rank < topology().owners;
+    if (owner && !(joining.hand.over && joining.gradients.over)) return false;
+    if (topology().local_rank == 0) shm()->EndJoin(joining.tickets, joining.hand.last);
+    return shm()->JoinEnded(joining.tickets, last);
+  }
+  uint64_t micros = 0;
+  bool over = shm()->JoinTickets() >= joining.tickets;
+  if (over) *last = shm()->LastJoined(&micros);
+  return over;
 }
 
 // True if anything moved.
-bool RankSet::ServeJoined() {
+bool RankSet::ServeJoined(Joining* joining) {
   bool moved = false;
-  for (Channel* channel : {&hand_, &gradients_}) {
-    uint64_t run = 0;
-    moved = channel->EnqueueJoined(&run) || moved;
-    if (run != 0) plans_.SkipRun(static_cast<int64_t>(run));
+  auto serve = [&](Channel* channel, JoinedLane* lane) {
+    moved = channel->EnqueueJoined(joining->tickets, lane) || moved;
+    if (lane->run != 0) plans_.SkipRun(static_cast<int64_t>(lane->run));
     moved = channel->Pump() || moved;
-  }
+  };
+  serve(&hand_, &joining->hand);
+  serve(&gradients_, &joining->gradients);
   return moved;
 }
 
 // A peer that is gone without having joined is not waited for.
-Status RankSet::JoinFailure(uint64_t tickets) const {
+Status RankSet::JoinFailure(const Joining& joining) const {
+  for (const JoinedLane* lane : {&joining.hand, &joining.gradients}) {
+    if (!lane->failure.ok()) return lane->failure;
+  }
   std::string text;
   int code = shm()->Failure(&text);
   if (code != 0) return {static_cast<Code>(code), text};
@@ -132,7 +148,7 @@ Status RankSet::JoinFailure(uint64_t tickets) const {
     if (p == shm()->rank()) continue;
     PeerState state = shm()->Peer(p);
     bool gone = state == PeerState::kDead || state == PeerState::kLeft;
-    if (!gone || shm()->JoinTickets() >= tickets) continue;
+    if (!gone || shm()->JoinTickets() >= joining.tickets) continue;
     return {Code::kRemote, "rank " + std::to_string(topology().WorldRank(p)) +
                                (state == PeerState::kDead ? " died" : " has ended") +
                                " before it called join(), for which rank " +

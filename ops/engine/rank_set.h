@@ -66,8 +66,13 @@ class RankSet {
  private:
   // Advances a channel on this thread until `done`.
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
-  bool ServeJoined();
-  Status JoinFailure(uint64_t tickets) const;
+  struct Joining {
+    uint64_t tickets = 0;
+    JoinedLane hand, gradients;
+  };
+  bool JoinOver(const Joining& joining, int* last) const;
+  bool ServeJoined(Joining* joining);
+  Status JoinFailure(const Joining& joining) const;
   void WakeProgress();
   void ProgressLoop();
   Waiter MakeWaiter() const;

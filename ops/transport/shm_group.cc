@@ -16,7 +16,11 @@ struct alignas(64) ShmGroup::GroupHeader {
   std::atomic<int> failure_code;  // set after the text
   char failure_text[kFailureBytes];
   std::atomic<uint64_t> join_tickets;
-  std::atomic<int> last_joined;  // set before the ticket that completes a round is counted
+  // Set before the ticket that completes a round is counted.
+  std::atomic<int> last_joined;
+  std::atomic<uint64_t> last_joined_micros;
+  std::atomic<int> join_last;  // set before join_ended
+  std::atomic<uint64_t> join_ended;
   std::atomic<int> join_lock;
 };
 
@@ -141,7 +145,12 @@ uint64_t ShmGroup::TakeJoinTicket(int world_rank) const {
   // and nobody may wait here for ever.
   for (int tries = 0; header_->join_lock.exchange(1) != 0 && tries < 1000; ++tries) ::usleep(1000);
   uint64_t ticket = header_->join_tickets.load(), size = static_cast<uint64_t>(size_);
-  if ((ticket + 1) % size == 0) header_->last_joined.store(world_rank);
+  if ((ticket + 1) % size == 0) {
+    timespec now;
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    header_->last_joined_micros = static_cast<uint64_t>(now.tv_sec) * 1000000 + now.tv_nsec / 1000;
+    header_->last_joined.store(world_rank);
+  }
   header_->join_tickets.store(ticket + 1, std::memory_order_release);
   header_->join_lock.store(0);
   RingPeers();
@@ -152,7 +161,22 @@ uint64_t ShmGroup::JoinTickets() const {
   return header_->join_tickets.load(std::memory_order_acquire);
 }
 
-int ShmGroup::LastJoined() const { return header_->last_joined.load(); }
+int ShmGroup::LastJoined(uint64_t* micros) const {
+  *micros = header_->last_joined_micros.load();
+  return header_->last_joined.load();
+}
+
+void ShmGroup::EndJoin(uint64_t tickets, int last) const {
+  header_->join_last.store(last);
+  header_->join_ended.store(tickets, std::memory_order_release);
+  RingPeers();
+}
+
+bool ShmGroup::JoinEnded(uint64_t tickets, int* last) const {
+  if (header_->join_ended.load(std::memory_order_acquire) < tickets) return false;
+  *last = header_->join_last.load();
+  return true;
+}
 
 bool ShmGroup::PostFailure(int code, const std::string& text) const {
   if (header_->failure_claimed.exchange(1) != 0) return false;

@@ -50,6 +50,7 @@ struct alignas(64) SlotHeader {
   uint64_t verdict;    // 1: the ranks of another node disagree
   // What a rank that has joined needs to take part: collective/joined.h.
   int32_t kind, dtype, op, root;
+  uint64_t joined;  // 1: written by a rank that has joined, for others' operation
   uint64_t count, num_chunks, run;
 };
 
@@ -88,7 +89,12 @@ class ShmGroup {
   // for this round. The rank that took the last one of a round is remembered.
   uint64_t TakeJoinTicket(int world_rank) const;
   uint64_t JoinTickets() const;
-  int LastJoined() const;
+  // The rank, and when, in microseconds of the wall clock.
+  int LastJoined(uint64_t* micros) const;
+  // Between nodes one rank finds out for its node that all have joined: those who wait with this
+  // many tickets go on, and are told the job's last rank.
+  void EndJoin(uint64_t tickets, int last) const;
+  bool JoinEnded(uint64_t tickets, int* last) const;
 
   // The first failure that breaks the communicator, shared with all ranks of the node. Returns
   // false when somebody else's failure came first.

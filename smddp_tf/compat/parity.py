@@ -132,7 +132,7 @@ DIFFERENCES = {
     "DistributedOptimizer": "returns the same object, so its class and files are Keras's own",
     "BroadcastGlobalVariablesHook": "",
     "Adasum": "",
-    "join": "inside one node; Average still divides by all ranks",
+    "join": "Average still divides by all ranks",
     "allreduce": "bfloat16 too; 16-bit floats are summed in float32",
     "grouped_allreduce": "tf.IndexedSlices may be among the tensors",
     "reducescatter": "uint8, int8 and bfloat16 too",

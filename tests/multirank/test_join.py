@@ -88,17 +88,72 @@ def test_a_rank_that_ends_without_joining(job):
     assert time.monotonic() - start < 60
 
 
-def test_several_nodes(job):
-    """Refused, on all ranks, with what to do instead."""
-    body = """
-    try:
-        hvd.join()
-        raise SystemExit("joined")
-    except tf.errors.InvalidArgumentError as error:
-        assert "same number of steps" in error.message
-    report(checks=1)
-    """
-    job(body, 2, env={"SMDDP_NODES": "2"}).check(2)
+NODES = """
+big, small = tf.Variable(tf.zeros([300000])), tf.Variable(tf.zeros([3]))
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(big) * (rank + 1.0) + tf.reduce_sum(small)
+    return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [big, small])
+orders = [list(range(size)), list(range(size))[::-1], [r % 2 for r in range(size)]]
+for steps in orders:
+    # Rank r takes steps[r] steps, so that each node is the first to be without data.
+    for i in range(steps[rank]):
+        here = [r for r in range(size) if i < steps[r]]
+        got = step()
+        equal(got[0], sum(r + 1 for r in here), "tape", i)
+        equal(got[1], len(here), "tape", i)
+        equal(hvd.allreduce(tf.constant(rank + 1.0), op=hvd.Sum), sum(r + 1 for r in here))
+        x16 = tf.cast(tf.ones([5000]) * (rank + 1.0), tf.bfloat16)
+        equal(hvd.allreduce(x16, op=hvd.Sum), sum(r + 1 for r in here), "bfloat16")
+        hvd.barrier()
+        if len(here) == size:
+            equal(hvd.broadcast(tf.constant(rank), 1), 1)
+            continue
+        for call in (lambda: hvd.allreduce(tf.constant(1.0), op=hvd.Max),
+                     lambda: hvd.broadcast(tf.constant(1.0), here[0]),
+                     lambda: hvd.allgather(tf.ones([2])),
+                     lambda: hvd.alltoall(tf.ones([size])),
+                     lambda: hvd.reducescatter(tf.ones([size]))):
+            try:
+                call()
+                raise SystemExit("not refused")
+            except tf.errors.FailedPreconditionError as error:
+                assert "join()" in error.message, error.message
+    if len(set(steps)) == size and steps[rank] == size - 1:
+        time.sleep(0.2)
+    last = int(hvd.join())
+    if len(set(steps)) == size:
+        equal(last, steps.index(size - 1), "last")
+    # Everything goes on with all ranks, at once.
+    equal(hvd.allreduce(tf.constant(1.0), op=hvd.Sum), size)
+    equal(step()[0], total)
+    equal(hvd.allgather(tf.fill([1], last)), last, "all were told the same")
+report(checks=checks)
+"""
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 2), (3, 3), (4, 2)])
+def test_several_nodes(job, ranks, nodes):
+    """Sums, averages and barriers are served between nodes, the rest is refused on all ranks."""
+    job(with_checks(NODES), ranks, env={"SMDDP_NODES": str(nodes)}).check(ranks)
+
+
+AT_ONCE = """
+for i in range(300):
+    if i % 3 == rank % 3:
+        hvd.allreduce(tf.constant(1.0), op=hvd.Sum)
+    hvd.join()
+    # Begun while slower ranks may not have left join() yet.
+    equal(hvd.allreduce(tf.constant(rank + 1.0), op=hvd.Sum), total, i)
+report(checks=checks)
+"""
+
+
+@pytest.mark.parametrize("nodes", [0, 2])
+def test_what_follows_a_join_is_not_served_with_zeros(job, nodes):
+    """A rank that leaves join() first can begin the next collective at once."""
+    job(with_checks(AT_ONCE), 4, env={"SMDDP_NODES": str(nodes)}).check(4)
 
 
 def test_queries_answer_when_they_run(job, python):
