@@ -187,9 +187,9 @@ def join():
 
     For ranks that ran out of data: they take part in allreduces and gradient reductions with zeros
     (an average still divides by all ranks) and in barriers; inside one node also in broadcasts from
-    other ranks, and in allgathers with no rows (not inside jit_compile=True, where all ranks have as
-    many). Collectives for which that would not do (Min, Max, Product, alltoall, reducescatter, a
-    broadcast from this rank) fail on all ranks with FailedPreconditionError.
+    other ranks, and in allgathers with no rows (not inside jit_compile=True, where all ranks have
+    as many). Collectives for which that would not do (Min, Max, Product, alltoall, reducescatter,
+    a broadcast from this rank) fail on all ranks with FailedPreconditionError.
 
     Returns:
       The rank that was the last to call it (between nodes by their clocks), the same on all ranks:

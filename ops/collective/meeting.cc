@@ -20,4 +20,25 @@ Status Meeting::Hold(PeerGroup* owners, const SlotHeader& own, bool* held) {
   return {};
 }
 
+bool Meeting::SayGone(PeerGroup* owners, int world_rank) {
+  if (state_ != State::kNone && !gone_) return true;
+  gone_ = true;
+  SlotHeader own{};
+  own.presence = Presence::kGone;
+  own.root = world_rank;
+  bool held = false;
+  return !Hold(owners, own, &held).ok() || held;
+}
+
+Status GoneElsewhere(int world_rank, const std::string& title) {
+  return {
+      Code::kRemote,
+      "rank " + std::to_string(world_rank) +
+          ", on another node, takes part no more: it has ended, called shutdown() or failed, and "
+          "its own output says why. " +
+          title +
+          " waited for it. If it had fewer batches than the others, give all ranks the same "
+          "number (smddp_tf.keras.shard does), or let it call join()"};
+}
+
 }  // namespace smddp

@@ -5,6 +5,7 @@
 // has joined, and it learns what the others began.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/status.h"
@@ -16,18 +17,27 @@ namespace smddp {
 class Meeting {
  public:
   // Tells `own` unless this node has told before, then looks whether all have. True once they have,
-  // until Leave().
+  // until Close().
   Status Hold(PeerGroup* owners, const SlotHeader& own, bool* held);
   // By node.
   const std::vector<SlotHeader>& headers() const { return headers_; }
+  // The operation needs the owners' group for itself, until Close.
+  void Use() { state_ = State::kUsed; }
   // The next operation has a meeting of its own.
-  void Leave() { state_ = State::kNone; }
+  void Close() { state_ = State::kNone; }
+  // Tells the other nodes that `world_rank` takes part no more. Called until true: they know, or it
+  // is too late to tell them, in the middle of an operation.
+  bool SayGone(PeerGroup* owners, int world_rank);
 
  private:
-  enum class State { kNone, kStarted, kHeld };
+  enum class State { kNone, kStarted, kHeld, kUsed };
   State state_ = State::kNone;
+  bool gone_ = false;
   SlotHeader own_;
   std::vector<SlotHeader> headers_;
 };
+
+// What a rank of another node fails with that waited for it.
+Status GoneElsewhere(int world_rank, const std::string& title);
 
 }  // namespace smddp

@@ -35,6 +35,7 @@ Progress Pipeline::Advance() {
       if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
           (!lends_ || UnpackedByAll(base_ + num_chunks_)) && Conclude()) {
         lane_->next_chunk = base_ + num_chunks_;
+        lane_->meeting.Close();
         state_ = State::kDone;
       }
     } else if (state_ != State::kDone) {
@@ -98,7 +99,8 @@ SlotHeader Pipeline::OwnHeader() const {
   header.dtype = static_cast<int32_t>(request_->dtype);
   header.op = static_cast<int32_t>(request_->op);
   header.root = request_->root;
-  header.joined = request_->joined.signature != 0;
+  bool joined = request_->joined.signature != 0;
+  header.presence = joined ? Presence::kJoined : Presence::kHere;
   header.count = request_->joined_count();
   header.num_chunks = num_chunks_;
   header.run = request_->run;
@@ -155,7 +157,7 @@ bool Pipeline::Verify() {
 // True when equal on all nodes; false when unknown yet, failed, or mismatched (see state_).
 bool Pipeline::CompareAcrossNodes() {
   SlotHeader own = OwnHeader();
-  own.joined = 0;  // here that is said of whole nodes
+  own.presence = Presence::kHere;
   own.verdict = local_mismatch_;
   bool held = false;
   Status status = lane_->meeting.Hold(lane_->cross.get(), own, &held);
@@ -163,10 +165,13 @@ bool Pipeline::CompareAcrossNodes() {
   if (!held) return false;
   bool mismatch = local_mismatch_;
   for (const SlotHeader& node : lane_->meeting.headers()) {
-    mismatch |= node.joined ? !ServedByJoinedNodes(*request_)
-                            : node.signature != signature_ || node.verdict != 0;
+    if (node.presence == Presence::kGone) Fail(GoneElsewhere(node.root, request_->Title()));
+    bool joined = node.presence == Presence::kJoined;
+    mismatch |= joined ? !ServedByJoinedNodes(*request_)
+                       : node.signature != signature_ || node.verdict != 0;
   }
-  lane_->meeting.Leave();
+  if (!status_.ok()) return false;
+  lane_->meeting.Use();
   if (!mismatch) return true;
   shm_->header(shm_->rank(), lane_->index, base_).verdict = 1;
   Publish(&shm_->lane(shm_->rank(), lane_->index).combined, base_ + 1);
@@ -252,6 +257,7 @@ void Pipeline::Resume(const std::vector<int>& ranks, const std::vector<std::stri
   self.combined.store(next, std::memory_order_release);
   Publish(&self.unpacked, next);
   lane_->next_chunk = next;
+  lane_->meeting.Close();
   state_ = State::kDone;
 }
 

@@ -54,6 +54,10 @@ bool Channel::AdvanceFront(Finished* finished) {
     stats_.bytes += front->request.bytes();
     if (front->awaited) stats_.awaited_seconds += last_done_ - front->ready;
     if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
+    // The streams of the ranks are out of step now; the monitors of this node break it everywhere.
+    if (!status.ok() && status.code() != Code::kMismatch) {
+      lane_.shm->PostFailure(static_cast<int>(status.code()), status.message());
+    }
   }
   finished->emplace_back(std::move(queue_.front()), status);
   queue_.pop_front();
@@ -102,18 +106,20 @@ bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun)
     uint64_t staged = shm.lane(p, lane_.index).staged.load(std::memory_order_acquire);
     if (staged <= lane_.next_chunk) continue;
     *begun = shm.header(p, lane_.index, lane_.next_chunk);
-    if (begun->joined || shm.JoinTickets() < tickets) return true;
+    if (begun->presence == Presence::kJoined || shm.JoinTickets() < tickets) return true;
   }
   if (lane_.cross == nullptr || joined->over || shm.JoinTickets() < tickets) return false;
   SlotHeader own{};
-  own.joined = 1;
+  own.presence = Presence::kJoined;
   own.root = shm.LastJoined(&own.count);
   bool held = false;
   joined->failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
   if (!held) return false;
   uint64_t latest = 0;
   for (const SlotHeader& node : lane_.meeting.headers()) {
-    if (!node.joined) {
+    if (node.presence == Presence::kGone) joined->failure = GoneElsewhere(node.root, "join()");
+    if (node.presence == Presence::kGone) return false;
+    if (node.presence == Presence::kHere) {
       *begun = node;
       return true;
     }
@@ -121,7 +127,7 @@ bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun)
     latest = std::max(latest, node.count);
   }
   joined->over = true;
-  lane_.meeting.Leave();
+  lane_.meeting.Close();
   return false;
 }
 
@@ -158,6 +164,13 @@ void Channel::Fail(const Status& failure) {
     queue_.clear();
   }
   Complete(&finished);
+}
+
+bool Channel::SayGone() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const Topology& topo = *lane_.topology;
+  return lane_.cross == nullptr ||
+         lane_.meeting.SayGone(lane_.cross.get(), topo.WorldRank(topo.local_rank));
 }
 
 void Channel::Disconnect() {

@@ -70,6 +70,8 @@ class Channel {
   bool EnqueueJoined(uint64_t tickets, JoinedLane* joined);
   // Completes every operation, now and from now on, with `failure`.
   void Fail(const Status& failure);
+  // After Fail: whether the other nodes know that this rank takes part no more. Called until true.
+  bool SayGone();
   // After Fail, on all ranks in the same order: gives up the groups between nodes.
   void Disconnect();
 

@@ -14,6 +14,7 @@ namespace smddp {
 namespace {
 
 constexpr double kDefaultSpinSeconds = 50e-6;
+constexpr int kGoneMicroseconds = 500;  // between two looks whether the other nodes know
 
 double SpinSeconds(const Config& config, const Topology& topo) {
   int micros = config.spin_microseconds;
@@ -54,12 +55,25 @@ Status Communicator::Start() {
   return path.empty() ? Status() : timeline_.Start(path, topology().rank);
 }
 
+// The other nodes may wait for this rank now or later, and have no other way to know. It takes
+// until they leave too, as does finalizing MPI.
+void Communicator::SayGone() {
+  auto sets = OwnSets();
+  for (bool all = false; !all;) {
+    all = true;
+    for (const auto& set : sets) all = set->SayGone() && all;
+    if (!all) ::usleep(kGoneMicroseconds);
+  }
+}
+
 void Communicator::Leave(bool failed) {
   for (const auto& set : OwnSets()) set->StopProgress();
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
-  if (!failed && world_->mpi != nullptr) world_->mpi->Finalize();
+  if (failed || world_->mpi == nullptr) return;
+  SayGone();
+  world_->mpi->Finalize();
 }
 
 // ---- process sets -------------------------------------------------------------------------------
@@ -237,7 +251,10 @@ void Communicator::FailAll(const Status& failure) {
     if (!failed_) failure_ = failure;
     failed_ = true;
   }
-  for (const auto& set : OwnSets()) set->Fail(failure);
+  for (const auto& set : OwnSets()) {
+    set->Fail(failure);
+    set->SayGone();  // without waiting for an answer
+  }
 }
 
 std::string Communicator::StatsJson() const {

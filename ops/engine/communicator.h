@@ -63,6 +63,7 @@ class Communicator {
     std::shared_ptr<RankSet> set;  // null: this rank is not in it
   };
 
+  void SayGone();
   // All that this rank is in.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;

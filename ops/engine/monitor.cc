@@ -205,18 +205,24 @@ void Monitor::Break(const Status& failure) {
 }
 
 // Says what this rank knows, then ends it. A dead peer is the usual reason: the launcher ends the
-// survivors. The kernel may take a moment to tell of a death, and Tick a grace to act on it.
+// survivors, and kills those that take their time. Tick needs a grace to act on a death on this
+// node; of one on another node nobody tells, so nothing is waited for.
 void Monitor::AnswerTermination() {
   Deadline deadline(2 * kGrace + 0.2);
-  bool pending = true;
+  bool pending = true, told = false;
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
-    pending = false;
-    communicator_->InspectAll(0, [&](Operation*, const std::vector<int>&) { pending = true; });
     Tick(kTickMs / 1000.0);
     for (int p = 0; p < shm_->size(); ++p) {
       if (p != shm_->rank() && shm_->Peer(p) == PeerState::kDead) dead = p;
     }
+    pending = false;
+    communicator_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
+      pending = true;
+      if (dead < 0 && !told) TellOfTermination(*operation, missing);
+      told = told || dead < 0;
+    });
+    if (topo_.local_size == 1) break;
     ::usleep(kTickMs * 1000);
   }
   if (!broken_ && dead >= 0) {
@@ -224,13 +230,16 @@ void Monitor::AnswerTermination() {
              std::to_string(shm_->cell(dead).pid) +
              ") died; ending on SIGTERM. Last collectives of this rank:\n" +
              communicator_->FlightRecord());
-  } else if (!broken_) {
-    communicator_->InspectAll(0, [](Operation* operation, const std::vector<int>& missing) {
-      LogError("ended by SIGTERM while waiting for " + RankList(missing) + " in " +
-               What(*operation));
-    });
   }
   Terminate();
+}
+
+void Monitor::TellOfTermination(const Operation& operation, const std::vector<int>& missing) const {
+  std::string why;
+  if (topo_.num_nodes > 1)
+    why = "; a rank on another node may have ended, which the launcher tells";
+  LogError("ended by SIGTERM while waiting for " + RankList(missing) + " in " + What(operation) +
+           why);
 }
 
 }  // namespace smddp

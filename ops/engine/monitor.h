@@ -44,6 +44,7 @@ class Monitor {
   bool GoneFor(int world_rank, double seconds) const;
   void UpdatePeers(double seconds);
   void AnswerTermination();
+  void TellOfTermination(const Operation& operation, const std::vector<int>& missing) const;
   bool JoinNode();
 
   Communicator* communicator_;

@@ -53,6 +53,8 @@ class RankSet {
   bool Idle() const { return hand_.Idle() && gradients_.Idle(); }
   // Everything pending and to come fails with this.
   void Fail(const Status& failure);
+  // After Fail; see Channel.
+  bool SayGone() { return hand_.SayGone() & gradients_.SayGone(); }
   // Ends the set: all members call it, in the same order.
   void Close(const Status& reason);
 

@@ -45,12 +45,19 @@ struct RankCell {
   char detail[kLanes][kDetailBytes];
 };
 
+// Of who writes a header.
+enum class Presence : int64_t {
+  kHere = 0,
+  kJoined = 1,  // in a slot: for others' operation; between nodes: all ranks of the node
+  kGone = 2,    // between nodes: the rank ended or failed
+};
+
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
   uint64_t verdict;    // 1: the ranks of another node disagree
   // What a rank that has joined needs to take part: collective/joined.h.
   int32_t kind, dtype, op, root;
-  uint64_t joined;  // 1: written by a rank that has joined, for others' operation
+  Presence presence;
   uint64_t count, num_chunks, run;
 };
 

@@ -152,3 +152,22 @@ def test_the_parity_page_is_true():
     assert code == 0
     assert page == (launcher.ROOT / "docs" / "api-parity.md").read_text(), "write it again"
     assert "| missing |" not in page
+
+
+def test_worker_comm(job, python):
+    """SageMaker's communicator of all ranks is mpi4py's; without mpi4py it says what to do."""
+    body = """
+    import importlib.util
+    from smddp_tf.compat import _install
+    _install.install()
+    import smdistributed.dataparallel.tensorflow as sdp
+    from smdistributed.dataparallel.exceptions import SMDDPError
+    there = importlib.util.find_spec("mpi4py") is not None
+    try:
+        comm = sdp.get_worker_comm()
+        assert there and comm.allgather(rank) == [0, 1]
+    except SMDDPError as error:
+        assert not there and "mpi4py is not installed" in str(error), error
+    report(there=there)
+    """
+    job(body, 2, python=python).check(2)

@@ -108,6 +108,48 @@ def test_a_rank_that_goes(job, end):
         assert "DistributedGradientTape" in survivor["text"]
 
 
+@pytest.mark.parametrize(
+    ("ranks", "end"),
+    [(2, "sys.exit(0)"), (3, "sys.exit(0)"), (4, "hvd.shutdown(); time.sleep(5); sys.exit(0)")],
+)
+def test_a_rank_of_another_node_ends(job, end, ranks):
+    """It tells the other nodes, and failures of a node are passed on: nobody waits for long."""
+    body = TRAIN_UNTIL + f"if rank == 1:\n    {end}\n" + SURVIVE
+    result = job(body, ranks, env={"SMDDP_NODES": "2"}, timeout=60)
+    assert not result.timed_out, result.output[-4000:]
+    assert result.returncode != 0
+    assert "takes part no more" in result.output, result.output[-4000:]
+    assert result.results, result.output[-4000:]
+    for survivor in result.results.values():
+        assert survivor["error"] == "UnknownError"
+        assert survivor["seconds"] < 2
+        assert "DistributedGradientTape" in survivor["text"]
+
+
+def test_a_rank_of_another_node_dies(job):
+    """The launcher ends the others; what they waited for is in the output all the same."""
+    body = TRAIN_UNTIL + "if rank == 1:\n    os.kill(os.getpid(), 9)\n" + SURVIVE
+    start = time.monotonic()
+    result = job(body, 2, env={"SMDDP_NODES": "2"}, timeout=60)
+    assert not result.timed_out, result.output[-4000:]
+    assert time.monotonic() - start < 45
+    assert "ended by SIGTERM while waiting for" in result.output, result.output[-4000:]
+    assert "(step " in result.output
+
+
+def test_ranks_of_several_nodes_end_at_different_times(job):
+    """The first waits for the last; no error, and no core is burnt."""
+    body = """
+    half = hvd.add_process_set([0, 2])
+    hvd.allreduce(1.0)
+    if rank in (0, 2):
+        time.sleep(2)
+        assert float(hvd.allreduce(1.0, op=hvd.Sum, process_set=half)) == 2
+    report(done=True)
+    """
+    job(body, 4, env={"SMDDP_NODES": "2"}).check(4)
+
+
 def test_a_rank_that_goes_leaves_no_shared_memory(job):
     """The segment has no name, so nothing is in /dev/shm even after SIGKILL."""
     import os

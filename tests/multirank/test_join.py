@@ -133,7 +133,7 @@ report(checks=checks)
 """
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 2), (3, 3), (4, 2)])
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 2), (4, 2)])
 def test_several_nodes(job, ranks, nodes):
     """Sums, averages and barriers are served between nodes, the rest is refused on all ranks."""
     job(with_checks(NODES), ranks, env={"SMDDP_NODES": str(nodes)}).check(ranks)

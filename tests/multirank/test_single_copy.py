@@ -49,7 +49,7 @@ def from_rank_one(tmp_path, setting: str) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", [2, 4])
 def test_from_peer_to_peer(job, ranks):
     """The same values in all ways; large tensors are read from the peers."""
     result = job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"})
@@ -58,15 +58,11 @@ def test_from_peer_to_peer(job, ranks):
         assert f"single_copy_{name}: taken" in result.output, result.output[-3000:]
 
 
-@pytest.mark.parametrize("ranks", [3])
-@pytest.mark.parametrize("who", ["all", "one"])
-def test_without_reading_peers(job, tmp_path, ranks, who):
-    """Where a single rank cannot or may not be read, no rank tries, and the values are the same."""
-    off = "SMDDP_SINGLE_COPY=0"
-    python = from_rank_one(tmp_path, off) if who == "one" else sys.executable
-    env = {"SMDDP_LOG_LEVEL": "debug"} | ({"SMDDP_SINGLE_COPY": "0"} if who == "all" else {})
-    result = job(with_checks(MOVE), ranks, env=env, python=python)
-    result.check(ranks)
+def test_without_reading_peers(job, tmp_path):
+    """Where a single rank must not be read, no rank tries, and the values are the same."""
+    python = from_rank_one(tmp_path, "SMDDP_SINGLE_COPY=0")
+    result = job(with_checks(MOVE), 3, env={"SMDDP_LOG_LEVEL": "debug"}, python=python)
+    result.check(3)
     assert "single_copy_broadcast: the ranks cannot read each other's memory" in result.output
     assert "single_copy_broadcast: taken" not in result.output
 
@@ -79,7 +75,7 @@ try:
     for i in range(10**6):
         if rank == 1 and i == 20:
             os.kill(os.getpid(), 9)
-        CALL
+        hvd.allgather(x)
 except tf.errors.OpError as error:
     report(text=error.message, seconds=time.time() - begin)
     time.sleep(1)  # let the others report before mpirun ends the job
@@ -87,10 +83,9 @@ except tf.errors.OpError as error:
 """
 
 
-@pytest.mark.parametrize("call", ["hvd.broadcast(x, root_rank=1)", "hvd.allgather(x)"])
-def test_a_peer_dies(job, call):
+def test_a_peer_dies(job):
     """Whose memory is gone is told of as always."""
-    result = job(GONE.replace("CALL", call), 3, timeout=90)
+    result = job(GONE, 3, timeout=90)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     assert "rank 1 (process" in result.output, result.output[-4000:]
