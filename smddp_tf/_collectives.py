@@ -6,7 +6,7 @@ job can catch it and go on.
 """
 
 from smddp_tf import _adasum, _native, _ops, _runtime
-from smddp_tf._compression import Compression
+from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._ops import Adasum, Average, Max, Min, Product, Sum
 
 tf = _native.tensorflow()
@@ -111,7 +111,8 @@ def reduce_by_itself(tensor, op: int, compression, name: str, key, process_set):
 
 
 def goes_by_itself(op: int, compression) -> bool:
-    """Whether reduce_by_itself() is for this."""
+    """Whether reduce_by_itself() is for this. ValueError: compression is no compressor."""
+    check_compressor(compression)
     return op == Adasum or hasattr(compression, "reduce")
 
 

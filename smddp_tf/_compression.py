@@ -166,6 +166,21 @@ class TopKCompressor:
         return tf.cast(tf.reshape(result, tf.shape(tensor)), tensor.dtype)
 
 
+def check_compressor(compression) -> None:
+    """Raises ValueError unless it has what a compressor needs."""
+    if compression is TopKCompressor:
+        raise ValueError(
+            "Compression.topk wants the part of the elements that is sent: Compression.topk(0.01)"
+        )
+    pair = hasattr(compression, "compress") and hasattr(compression, "decompress")
+    if not pair and not hasattr(compression, "reduce"):
+        raise ValueError(
+            f"compression={compression!r} is no compressor; give Compression.none, .fp16, .bf16, "
+            ".int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
+            "context)"
+        )
+
+
 class Compression:
     """The compressors; any class or object with the same methods works as well."""
 

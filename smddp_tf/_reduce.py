@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from smddp_tf import _collectives, _config, _native, _ops, _plan_ops, _runtime, _xla
-from smddp_tf._compression import Compression
+from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._ops import Average, Sum
 from smddp_tf._plan import GradientSpec, make_plan, normal_name
 
@@ -31,6 +31,7 @@ class ReduceOptions:
 
     def __post_init__(self) -> None:
         _collectives.resolve_op(None, self.op)
+        check_compressor(self.compression)
         if self.gradient_predivide_factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor needs op=Average")
         if self.gradient_predivide_factor != 1.0 and hasattr(self.compression, "reduce"):

@@ -47,7 +47,9 @@ bool SingleCopyMove::Combine(size_t i) {
   }
   // That a peer is gone is for the engine to tell, which knows how it ended.
   if (read.code() == Code::kRemote) return false;
-  if (!read.ok()) Fail(read);
+  if (!read.ok()) {
+    Fail({read.code(), read.message() + "; with SMDDP_SINGLE_COPY=0 ranks leave that be"});
+  }
   return true;
 }
 

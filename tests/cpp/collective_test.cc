@@ -8,15 +8,12 @@
 namespace {
 
 using namespace smddp;
-using smddp_test::InprocJob;
-using smddp_test::RunRanks;
-
-constexpr size_t kChunk = 4096;
-
-using Shape = smddp_test::JobShape;
 using smddp_test::Case;
-constexpr Shape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1}, {2, 2},
-                           {3, 3}, {4, 2}, {3, 2}, {5, 2}, {8, 4}, {6, 3}};
+using smddp_test::InprocJob;
+using smddp_test::kChunk;
+using smddp_test::kJobs;
+using smddp_test::RunRanks;
+using Shape = smddp_test::JobShape;
 
 // 0, 1, around the number of ranks, and several chunks with an uneven end.
 std::vector<size_t> Counts(int size) {

@@ -19,6 +19,10 @@ struct JobShape {
   int size, nodes;
 };
 
+constexpr JobShape kJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {8, 1}, {2, 2},
+                              {3, 3}, {4, 2}, {3, 2}, {5, 2}, {8, 4}, {6, 3}};
+constexpr size_t kChunk = 4096;  // so that small payloads take several
+
 inline std::string Case(const JobShape& job, size_t count, const char* what) {
   return std::string(what) + " of " + std::to_string(count) + " on " + std::to_string(job.size) +
          " ranks, " + std::to_string(job.nodes) + " nodes";

@@ -121,6 +121,12 @@ for options in ({"op": hvd.Max}, {}):
         raise SystemExit("accepted")
     except ValueError:
         pass
+for wrong in (C.topk, "fp16", None):
+    for call in (lambda c: hvd.allreduce(tf.ones([3]), compression=c),
+                 lambda c: hvd.grouped_allreduce([tf.ones([3])], compression=c),
+                 lambda c: hvd.DistributedGradientTape(tf.GradientTape(), compression=c),
+                 lambda c: hvdk.DistributedOptimizer(tf.keras.optimizers.SGD(), compression=c)):
+        refused(lambda: call(wrong), "topk(")
 # Training with what is sent: a linear model, from the same start, reaches the same loss.
 def train(compression):
     keras = tf.keras
