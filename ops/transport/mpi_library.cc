@@ -31,6 +31,25 @@ const char* Env(const char* name) {
 // An init that failed after this leaves MPI running for the next one.
 bool we_began_mpi = false;
 
+// While MPI begins. A libfabric component of Open MPI 5, for one-sided transfers, takes a second to
+// look at the networks, which ranks of a single node do not need. What somebody configured stays.
+class QuickStart {
+ public:
+  explicit QuickStart(const LaunchInfo& launch) {
+    const char* local = Env("OMPI_COMM_WORLD_LOCAL_SIZE");
+    bool one_node = local != nullptr && std::atoi(local) == launch.size;
+    set_ = one_node && std::getenv(kComponents) == nullptr;
+    if (set_) ::setenv(kComponents, "^ofi", 0);
+  }
+  ~QuickStart() {
+    if (set_) ::unsetenv(kComponents);
+  }
+
+ private:
+  static constexpr const char* kComponents = "OMPI_MCA_btl";
+  bool set_;
+};
+
 // ../lib of each ancestor process's program: the launcher's own installation.
 void AddLauncherDirs(std::vector<std::string>* dirs) {
   pid_t pid = ::getppid();
@@ -183,6 +202,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   initialized_(&flag);
   if (!flag) {
     int provided = 0;
+    QuickStart quick_start(launch);
     int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
     if (error != 0) {
       return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +

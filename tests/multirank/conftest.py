@@ -9,9 +9,10 @@ import pytest
 
 
 def on_ranks(fixture: str, environments, *ranks):
-    """Parametrizes a test: 2 ranks in all environments, more ranks in the first, the newest."""
+    """Parametrizes a test: more ranks in the first environment, the newest, fewest elsewhere."""
     first, *others = environments
-    cases = [(first, n) for n in ranks] + [(other, ranks[0]) for other in others]
+    fewest, *more = ranks
+    cases = [(first, n) for n in more or ranks] + [(other, fewest) for other in others]
     return pytest.mark.parametrize((fixture, "ranks"), cases, indirect=[fixture])
 
 

@@ -103,7 +103,11 @@ def test_movement_and_gradients(job, python, ranks):
     job(with_checks(body), ranks, python=python).check(ranks)
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(4, 2), (2, 2), (3, 3), (3, 2)])
+@pytest.mark.parametrize(
+    ("python", "ranks", "nodes"),
+    [("tf2.21", 4, 2), ("tf2.21", 3, 3), ("tf2.21", 3, 2), ("tf2.15", 2, 2)],
+    indirect=["python"],
+)
 def test_between_nodes(job, python, ranks, nodes):
     """The ranks are split into groups that share no memory; MPI carries the bytes."""
     body = """

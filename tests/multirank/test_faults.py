@@ -4,6 +4,7 @@ import time
 
 import launcher
 import pytest
+from conftest import PYTHONS, on_ranks
 
 DISAGREE = """
 def refused(call, *words):
@@ -57,7 +58,7 @@ report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
 """
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@on_ranks("python", PYTHONS, 2, 3)
 def test_ranks_that_disagree(job, python, ranks):
     """FailedPreconditionError on all ranks, naming both sides; the job goes on."""
     results = job(DISAGREE, ranks, python=python).check(ranks)
