@@ -5,7 +5,7 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
-from smddp_tf import _adasum, _native, _ops, _runtime
+from smddp_tf import _adasum, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._ops import Adasum, Average, Max, Min, Product, Sum
 
@@ -203,7 +203,7 @@ def allreduce(
     del device_dense, device_sparse, ignore_name_scope
     _runtime.check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name or "allreduce"
+    given_name, name = name, name or _order.site_name("allreduce")
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
@@ -245,7 +245,7 @@ def grouped_allreduce(
     del device_dense, device_sparse, ignore_name_scope
     _runtime.check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name or "grouped_allreduce"
+    given_name, name = name, name or _order.site_name("grouped_allreduce")
     tensors = list(tensors)
     if goes_by_itself(op, compression):
         return [
@@ -306,7 +306,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.g
     check_dtype(tensor, MOVABLE, "allgather")
     if process_set.size() == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return _ops.allgather(tensor, name or "allgather", process_set.process_set_id)
+    return _ops.allgather(tensor, name or _order.site_name("allgather"), process_set.process_set_id)
 
 
 def broadcast(
@@ -339,11 +339,13 @@ def broadcast(
     check_dtype(tensor, MOVABLE, "broadcast")
     if process_set.size() == 1:
         return tf.identity(tensor)
-    number = process_set.process_set_id
-    return _ops.broadcast([tensor], root_rank, name or "broadcast", number)[0]
+    name = name or _order.site_name("broadcast")
+    return _ops.broadcast([tensor], root_rank, name, process_set.process_set_id)[0]
 
 
 def barrier(process_set=_runtime.global_process_set, name=None):
     """Returns when every rank of the set has called it."""
     number = _runtime.check_process_set(process_set)
-    return None if process_set.size() == 1 else _ops.barrier(name or "barrier", number)
+    if process_set.size() == 1:
+        return None
+    return _ops.barrier(name or _order.site_name("barrier"), number)

@@ -5,7 +5,7 @@ As those of _collectives.py they run in program order, and disagreement is an er
 
 import numbers
 
-from smddp_tf import _collectives, _native, _ops, _runtime
+from smddp_tf import _collectives, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression
 from smddp_tf._ops import Average, Sum
 
@@ -21,7 +21,7 @@ def grouped_allgather(
       A list of tensors, in the order of the input.
     """
     del ignore_name_scope
-    name = name or "grouped_allgather"
+    name = name or _order.site_name("grouped_allgather")
     return [
         _collectives.allgather(tensor, f"{name}.{i}", process_set=process_set)
         for i, tensor in enumerate(tensors)
@@ -71,7 +71,8 @@ def alltoall(
         splits = tf.zeros([process_set.size() + 1], tf.int32)
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
-    output, received = _ops.alltoall(tensor, tf.cast(splits, tf.int32), name or "alltoall", set_id)
+    name = name or _order.site_name("alltoall")
+    output, received = _ops.alltoall(tensor, tf.cast(splits, tf.int32), name, set_id)
     return (output, received) if given else output
 
 
@@ -101,6 +102,7 @@ def grouped_reducescatter(
             "reducescatter takes op=Average, Sum, Min, Max or Product, and "
             "Compression.none, .fp16 or .bf16"
         )
+    name = name or _order.site_name("grouped_reducescatter")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     if op not in (Average, Sum) and prescale_factor != 1.0:
         # Only sums may be scaled afterwards instead.
@@ -117,7 +119,7 @@ def grouped_reducescatter(
             op,
             float(prescale_factor),
             float(postscale_factor),
-            name or "grouped_reducescatter",
+            name,
             set_id,
         )
         for i, output in zip(indices, outputs, strict=True):
@@ -178,7 +180,7 @@ def reducescatter(
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        name=name or "reducescatter",
+        name=name or _order.site_name("reducescatter"),
     )[0]
 
 

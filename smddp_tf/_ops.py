@@ -1,12 +1,10 @@
 """One typed function for each TensorFlow op, with its gradient and its XLA counterpart.
 
 All tensors of a call have one dtype. The ops run on the CPU. `process_set` is the set's number, and
-`root` a rank of the job, whatever the set.
+`root` a rank of the job, whatever the set. _order.py has what keeps the ops in order.
 """
 
-import contextlib
-
-from smddp_tf import _native, _runtime, _xla
+from smddp_tf import _native, _order, _runtime, _xla
 
 tf = _native.tensorflow()
 _ops = _native.ops()
@@ -15,61 +13,41 @@ _ops = _native.ops()
 Average, Sum, Adasum, Min, Max, Product = range(6)
 OP_NAMES = {0: "Average", 1: "Sum", 2: "Adasum", 3: "Min", 4: "Max", 5: "Product"}
 
-_LAST_COLLECTIVE = "smddp_tf_last_collective"
+
+def emit(kind: str, **arguments):
+    """Emits an op that keeps program order, on the CPU. Returns its outputs."""
+    _native.check_async_ops()
+    with tf.device("/cpu:0"):
+        return getattr(_ops, f"smddp_{kind}")(order=_order.handles(), **arguments)
 
 
-@contextlib.contextmanager
-def placed():
-    """On the CPU and, in a TF1 graph, after the graph's last collective.
-
-    Functions keep stateful ops in program order by themselves; a plain graph does not, and ranks
-    that run collectives in different orders would not fit together.
-    """
-    graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    chain = graph is not None and not isinstance(graph, tf.__internal__.FuncGraph)
-    last = graph.get_collection_ref(_LAST_COLLECTIVE) if chain else []
-    created: list = []
-    with tf.device("/cpu:0"), tf.control_dependencies(list(last) if chain else None or []):
-        yield created
-    if chain and created:
-        last[:] = [created[-1].op if isinstance(created[-1], tf.Tensor) else created[-1]]
+def emit_matched(kind: str, **arguments):
+    """Emits an op that is matched by name where there is no order. Returns its outputs."""
+    matching = _order.matching()
+    if matching == _order.BY_NAME:
+        arguments["tensor_name"] = _order.unique_name(arguments["tensor_name"])
+    return emit(kind, matching=matching, **arguments)
 
 
-def emit(kind: str, process_set: int, **arguments):
-    """Emits the op. Sets but the global one have ops of their own: ops/tf/set_op.h."""
-    op = getattr(_ops, f"smddp_{kind}_on_set" if process_set else f"smddp_{kind}")
-    return op(process_set=process_set, **arguments)
-
-
-def _gradient_of(op: str):
-    """Registers the gradient of an op and of its counterpart for sets."""
-
-    def register(function):
-        for name in (op, op + "OnSet"):
-            tf.RegisterGradient(name)(function)
-        return function
-
-    return register
-
-
-def _reduction(kind: str, tensors: list, gradient, result_shapes=None, **arguments) -> list:
+def _reduction(
+    kind: str, tensors: list, gradient, result_shapes=None, description="", **arguments
+) -> list:
     """A reduction of tensors of one dtype: the op, or inside jit the call that stands for it.
 
     gradient(upstream, **arguments) gives the inputs' gradients inside jit; the op's is registered.
+    description has a line for each tensor, for messages.
     """
     process_set, scales = arguments["process_set"], ("prescale", "postscale")
     if not _xla.inside_jit():
-        with placed() as created:
-            outputs = emit(
-                kind,
-                process_set,
-                tensors=tensors,
-                reduce_op=int(arguments["op"]),
-                tensor_name=arguments["name"],
-                **{scale: arguments[scale] for scale in scales},
-            )
-            created.extend(outputs)
-        return outputs
+        return emit_matched(
+            kind,
+            process_set=process_set,
+            tensors=tensors,
+            reduce_op=int(arguments["op"]),
+            tensor_name=arguments["name"],
+            **{scale: arguments[scale] for scale in scales},
+            **({"description": description} if description else {}),
+        )
 
     @tf.custom_gradient
     def call(*inputs):
@@ -80,13 +58,20 @@ def _reduction(kind: str, tensors: list, gradient, result_shapes=None, **argumen
 
 
 def allreduce(
-    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+    tensors: list,
+    op: int,
+    prescale: float,
+    postscale: float,
+    name: str,
+    process_set: int = 0,
+    description: str = "",
 ) -> list:
     """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
     return _reduction(
         "allreduce",
         tensors,
         allreduce_gradient,
+        description=description,
         op=op,
         prescale=prescale,
         postscale=postscale,
@@ -103,9 +88,9 @@ def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> 
     return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
 
 
-@_gradient_of("SmddpAllreduce")
+@tf.RegisterGradient("SmddpAllreduce")
 def _(node, *upstream):
-    return allreduce_gradient(
+    grads = allreduce_gradient(
         list(upstream),
         node.get_attr("reduce_op"),
         node.get_attr("prescale"),
@@ -113,17 +98,20 @@ def _(node, *upstream):
         node.get_attr("tensor_name").decode(),
         node.get_attr("process_set"),
     )
+    return [*grads, *_no_gradient_of_order(node)]
+
+
+def _no_gradient_of_order(node) -> list:
+    """The order handles are the last inputs of an op."""
+    return [None] * node.get_attr("M")
 
 
 def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
     """Gives every rank of the set the root's tensors."""
     if not _xla.inside_jit():
-        with placed() as created:
-            outputs = emit(
-                "broadcast", process_set, tensors=tensors, root_rank=root, tensor_name=name
-            )
-            created.extend(outputs)
-        return outputs
+        return emit_matched(
+            "broadcast", process_set=process_set, tensors=tensors, root_rank=root, tensor_name=name
+        )
 
     @tf.custom_gradient
     def call(*inputs):
@@ -145,19 +133,18 @@ def _broadcast_gradient(upstream, root, name, process_set) -> list:
     return summed if _runtime.rank() == root else [tf.zeros_like(grad) for grad in summed]
 
 
-@_gradient_of("SmddpBroadcast")
+@tf.RegisterGradient("SmddpBroadcast")
 def _(node, *upstream):
     root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
-    return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
+    grads = _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
+    return [*grads, *_no_gradient_of_order(node)]
 
 
 def allgather(tensor, name: str, process_set: int = 0):
     """Joins the set's tensors along their first dimension, which may differ by rank."""
     if _xla.inside_jit():
         return _allgather_in_jit(tensor, name, process_set)
-    with placed() as created:
-        output = emit("allgather", process_set, tensor=tensor, tensor_name=name)
-        created.append(output)
+    output = emit_matched("allgather", process_set=process_set, tensor=tensor, tensor_name=name)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     return output
@@ -188,7 +175,7 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
     return call(tensor)
 
 
-@_gradient_of("SmddpAllgather")
+@tf.RegisterGradient("SmddpAllgather")
 def _(node, upstream):
     name = node.get_attr("tensor_name").decode() + ".grad"
     process_set = node.get_attr("process_set")
@@ -198,18 +185,16 @@ def _(node, upstream):
     summed = allreduce([upstream], Sum, 1.0, 1.0, name, process_set)[0]
     begin = tf.reduce_sum(all_rows[: _runtime.rank_in(process_set)])
     own = summed[begin : begin + tf.cast(rows, tf.int64)]
-    return tf.reshape(own, tf.shape(tensor))
+    return [tf.reshape(own, tf.shape(tensor)), *_no_gradient_of_order(node)]
 
 
 def alltoall(tensor, splits, name: str, process_set: int = 0):
     """Rows to all ranks and from all; no splits: as many to each. Returns (rows, their counts)."""
     if _xla.inside_jit():
         return _alltoall_in_jit(tensor, splits, name, process_set)
-    with placed() as created:
-        output, received = emit(
-            "alltoall", process_set, tensor=tensor, splits=splits, tensor_name=name
-        )
-        created.extend([output, received])
+    output, received = emit_matched(
+        "alltoall", process_set=process_set, tensor=tensor, splits=splits, tensor_name=name
+    )
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     received.set_shape([_runtime.size_of(process_set)])
@@ -233,11 +218,12 @@ def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
     return call(tensor), tf.fill([ranks], (shape[0] or 0) // ranks)
 
 
-@_gradient_of("SmddpAlltoall")
+@tf.RegisterGradient("SmddpAlltoall")
 def _(node, upstream, _):
     # What came from a rank goes back to it.
     name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
-    return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
+    grad = alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0]
+    return [grad, None, *_no_gradient_of_order(node)]
 
 
 def reducescatter(
@@ -285,9 +271,9 @@ def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set
     return grads
 
 
-@_gradient_of("SmddpReducescatter")
+@tf.RegisterGradient("SmddpReducescatter")
 def _(node, *upstream):
-    return _reducescatter_gradient(
+    grads = _reducescatter_gradient(
         upstream,
         node.get_attr("reduce_op"),
         node.get_attr("prescale"),
@@ -295,29 +281,24 @@ def _(node, *upstream):
         node.get_attr("tensor_name").decode(),
         node.get_attr("process_set"),
     )
+    return [*grads, *_no_gradient_of_order(node)]
 
 
 def barrier(name: str, process_set: int = 0):
     """Returns when every rank of the set has come here."""
     if _xla.inside_jit():
         _xla.refuse("barrier")
-    with placed() as created:
-        done = emit("barrier", process_set, tensor_name=name)
-        if done is not None:
-            created.append(done)
-    return done
+    return emit_matched("barrier", process_set=process_set, tensor_name=name)
 
 
 def join():
     """Serves the others' collectives until all ranks have come here; the last one's number."""
     if _xla.inside_jit():
         _xla.refuse("join")
-    with placed() as created:
-        last = _ops.smddp_join(tensor_name="join")
-        created.append(last)
+    last = emit("join", tensor_name="join")
     last.set_shape([])
     return last
 
 
-for _op in ("SmddpBarrier", "SmddpBarrierOnSet", "SmddpJoin"):
+for _op in ("SmddpBarrier", "SmddpJoin"):
     tf.no_gradient(_op)

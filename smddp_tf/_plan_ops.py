@@ -7,17 +7,14 @@ tf = _native.tensorflow()
 
 def plan_begin(plan, name: str, process_set: int = 0):
     """Opens a run of a plan; returns its number, which every bucket takes."""
-    _native.check_async_ops()
-    with _ops.placed() as created:
-        run = _native.ops().smddp_plan_begin(
-            plan_name=name,
-            fingerprint=plan.fingerprint,
-            description=plan.description,
-            num_buckets=len(plan.buckets),
-            process_set=process_set,
-        )
-        created.append(run)
-    return run
+    return _ops.emit(
+        "plan_begin",
+        plan_name=name,
+        fingerprint=plan.fingerprint,
+        description=plan.description,
+        num_buckets=len(plan.buckets),
+        process_set=process_set,
+    )
 
 
 def plan_bucket(
@@ -70,11 +67,8 @@ def _(node, *upstream):
 
 def plan_end(run, tokens: list, process_set: int = 0) -> None:
     """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
-    with _ops.placed() as created:
-        done = _ops.emit("plan_end", process_set, run=run, tokens=tokens)
-        if done is not None:
-            created.append(done)
+    _ops.emit("plan_end", run=run, tokens=tokens, process_set=process_set)
 
 
-for _op in ("SmddpPlanBegin", "SmddpPlanEnd", "SmddpPlanEndOnSet"):
+for _op in ("SmddpPlanBegin", "SmddpPlanEnd"):
     tf.no_gradient(_op)

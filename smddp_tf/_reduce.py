@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 
-from smddp_tf import _collectives, _config, _native, _ops, _plan_ops, _runtime, _xla
+from smddp_tf import _collectives, _config, _native, _ops, _order, _plan_ops, _runtime, _xla
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._ops import Average, Sum
 from smddp_tf._plan import GradientSpec, make_plan, normal_name
@@ -105,6 +105,8 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
     if _xla.inside_jit():
         return _reduce_in_jit(results, specs, options)
     number = options.process_set.process_set_id
+    if _order.matching() != _order.IN_ORDER:
+        return _reduce_by_name(results, specs, plan, options)
     run = _plan_ops.plan_begin(plan, options.name, number)
     tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
@@ -117,6 +119,22 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
             results[i] = output
     _plan_ops.plan_end(run, tokens, number)
     return results
+
+
+def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
+    """Each bucket by itself, since there is no order in which plans could begin."""
+    number = options.process_set.process_set_id
+    for bucket, indices in enumerate(plan.buckets):
+        outputs = _ops.allreduce(
+            [grads[i] for i in indices],
+            *options.scales(),
+            f"{options.name}.{bucket}",
+            number,
+            description=plan.description,
+        )
+        for i, output in zip(indices, outputs, strict=True):
+            grads[i] = output
+    return grads
 
 
 def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
@@ -153,6 +171,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     """
     if options.process_set.size() == 1:
         return list(grads)
+    options = dataclasses.replace(options, name=_order.site_name(options.name))
     grads = [
         tf.convert_to_tensor(grad)
         if options.sparse_as_dense and isinstance(grad, tf.IndexedSlices)

@@ -2,7 +2,7 @@
 
 import pickle
 
-from smddp_tf import _collectives, _native, _ops, _runtime
+from smddp_tf import _collectives, _native, _ops, _order, _runtime
 
 tf = _native.tensorflow()
 
@@ -43,12 +43,13 @@ def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_proc
     if process_set.size() == 1 or not variables:
         return variables
     payloads = [_payload(variable) for variable in variables]
+    name = name or _order.site_name("broadcast_variables")
     by_dtype: dict = {}
     for i, payload in enumerate(payloads):
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         group = [payloads[i] for i in indices]
-        title = f"{name or 'broadcast_variables'}.{dtype.name}"
+        title = f"{name}.{dtype.name}"
         received = _ops.broadcast(group, root_rank, title, number)
         for i, value in zip(indices, received, strict=True):
             wanted = tf.as_dtype(variables[i].dtype).base_dtype
@@ -107,7 +108,7 @@ def broadcast_object(
     root_rank = _collectives.check_root(root_rank, process_set)
     if process_set.size() == 1:
         return obj
-    name = name or "broadcast_object"
+    name = name or _order.site_name("broadcast_object")
     own = pickle.dumps(obj) if _runtime.rank() == root_rank else b""
     size = tf.constant(len(own), tf.int64)
     length = int(_collectives.broadcast(size, root_rank, name + ".size", process_set=process_set))
@@ -133,7 +134,7 @@ def allgather_object(obj, session=None, name=None, process_set=_runtime.global_p
     _runtime.check_process_set(process_set)
     if process_set.size() == 1:
         return [obj]
-    name = name or "allgather_object"
+    name = name or _order.site_name("allgather_object")
     own = tf.io.decode_raw(pickle.dumps(obj), tf.uint8)
     own_size = tf.shape(own, out_type=tf.int64)
     sizes = _collectives.allgather(own_size, name + ".sizes", process_set=process_set)

@@ -2,7 +2,8 @@
 
 XLA runs no TensorFlow kernels, so the op is replaced by a custom call to ops/tf/xla_call.cc. Its
 arguments travel as text. XLA keeps no program order between calls, even those with side effects, so
-each call takes a token from the one before it in the same function.
+each call takes a token from the one before it: the value of the variable of _order.py, which
+TensorFlow hands through nested functions, loops and conds.
 
 A failure arrives as tf.errors.InternalError, whatever its kind, because XLA has no other class for
 custom calls; the message is that of the other modes.
@@ -10,7 +11,7 @@ custom calls; the message is that of the other modes.
 
 from urllib.parse import quote
 
-from smddp_tf import _native
+from smddp_tf import _native, _order
 
 tf = _native.tensorflow()
 
@@ -45,6 +46,26 @@ def _shape_text(tensor) -> str:
     return "x".join(str(dim) for dim in tensor.shape.as_list())
 
 
+def _read_token():
+    order = _order.handles()
+    if order:
+        token = tf.raw_ops.ReadVariableOp(resource=order[0], dtype=tf.int32)
+        token.set_shape([])
+        return token
+    # In a TF1 graph there is no variable that is initialized; there are names (_order.py), and the
+    # order of this function.
+    last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
+    return last[0] if last else tf.constant(0, tf.int32)
+
+
+def _write_token(token) -> None:
+    order = _order.handles()
+    if order:
+        tf.raw_ops.AssignVariableOp(resource=order[0], value=token)
+    else:
+        tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)[:] = [token]
+
+
 def call(
     kind: str,
     tensors: list,
@@ -71,11 +92,11 @@ def call(
         "prescale": repr(float(prescale)),
         "postscale": repr(float(postscale)),
         "process_set": int(process_set),
+        "matching": _order.matching(),
         "name": quote(name, safe=""),
         "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
     }
-    last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
-    token = last[0] if last else tf.constant(0, tf.int32)
+    token = _read_token()
     *results, token = gen_xla_ops.xla_custom_call_v2(
         operands=[*tensors, token],
         call_target_name="smddp_collective",
@@ -84,5 +105,5 @@ def call(
         result_dtypes=[*[tensor.dtype for tensor in tensors], tf.int32],
         result_shapes=[*(result_shapes or [tensor.shape for tensor in tensors]), []],
     )
-    last[:] = [token]
+    _write_token(token)
     return results

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -78,6 +79,10 @@ Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
   out->prescale = in.prescale;
   out->postscale = in.postscale;
   out->name = in.name != nullptr ? in.name : "";
+  out->matching = static_cast<Matching>(in.matching);
+  if (in.description != nullptr && *in.description != '\0') {
+    out->plan_text = std::make_shared<const std::string>(in.description);
+  }
   out->tensors.reserve(in.num_tensors);
   for (int i = 0; i < in.num_tensors; ++i) {
     const smddp_tensor& tensor = in.tensors[i];
@@ -106,6 +111,36 @@ Status RunRequest(const smddp_request& in) {
   Request request;
   status = Convert(in, set->topology(), &request);
   return status.ok() ? set->Run(std::move(request)) : status;
+}
+
+// A C callback as the engine calls it.
+std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
+  return [done, argument](const Status& result) {
+    done(argument, static_cast<int>(result.code()), result.message().c_str());
+  };
+}
+
+// The request as an operation. Null: it cannot be one, or `problem` was one before, and `done` has
+// been told.
+std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set,
+                                   smddp_done done, void* argument, Status* problem) {
+  auto operation = std::make_unique<Operation>();
+  if (set != nullptr) *problem = Convert(request, set->topology(), &operation->request);
+  operation->done = Tell(done, argument);
+  if (problem->ok()) return operation;
+  operation->done(*problem);
+  return nullptr;
+}
+
+// Of bytes, without tensors yet.
+smddp_request Simple(int kind, const char* name) {
+  smddp_request request = {};
+  request.kind = kind;
+  request.dtype = static_cast<int>(DType::kUint8);
+  request.op = static_cast<int>(ReduceOp::kSum);
+  request.prescale = request.postscale = 1;
+  request.name = name;
+  return request;
 }
 
 Status InitOnce(const std::vector<int>& ranks) {
@@ -234,23 +269,37 @@ int smddp_join(int* last) {
 
 int smddp_run(const smddp_request* request) { return Return(RunRequest(*request)); }
 
+void smddp_post(const smddp_request* request, smddp_done done, void* argument) {
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
+  std::unique_ptr<Operation> operation = Prepare(*request, set.get(), done, argument, &status);
+  if (operation != nullptr) set->Post(std::move(operation));
+}
+
 int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op, double prescale,
                     double postscale, const char* name) {
   smddp_tensor tensor{in, out, 1, &count};
-  smddp_request request{0, dtype, op, 0, 0, prescale, postscale, name, 1, &tensor, nullptr};
+  smddp_request request = Simple(SMDDP_ALLREDUCE, name);
+  request.dtype = dtype;
+  request.op = op;
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.num_tensors = 1;
+  request.tensors = &tensor;
   return smddp_run(&request);
 }
 
 int smddp_broadcast(void* buffer, int64_t bytes, int root, const char* name) {
   smddp_tensor tensor{buffer, buffer, 1, &bytes};
-  smddp_request request{1,      static_cast<int>(DType::kUint8), 1, root, 0, 1, 1, name, 1, &tensor,
-                        nullptr};
+  smddp_request request = Simple(SMDDP_BROADCAST, name);
+  request.root = root;
+  request.num_tensors = 1;
+  request.tensors = &tensor;
   return smddp_run(&request);
 }
 
 int smddp_barrier(const char* name) {
-  smddp_request request{3,      static_cast<int>(DType::kUint8), 1, 0, 0, 1, 1, name, 0, nullptr,
-                        nullptr};
+  smddp_request request = Simple(SMDDP_BARRIER, name);
   return smddp_run(&request);
 }
 
@@ -277,17 +326,13 @@ void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request, sm
                        void* argument) {
   Status status;
   std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  auto operation = std::make_unique<Operation>();
-  if (set != nullptr) status = Convert(*request, set->topology(), &operation->request);
-  operation->done = [done, argument](const Status& result) {
-    done(argument, static_cast<int>(result.code()), result.message().c_str());
-  };
-  if (!status.ok()) return operation->done(status);
-  set->SubmitBucket(run, bucket, std::move(operation));
+  std::unique_ptr<Operation> operation = Prepare(*request, set.get(), done, argument, &status);
+  if (operation != nullptr) set->SubmitBucket(run, bucket, std::move(operation));
 }
 
-int smddp_plan_end(int process_set, int64_t run) {
+void smddp_plan_end(int process_set, int64_t run, smddp_done done, void* argument) {
   Status status;
   std::shared_ptr<RankSet> set = FindSet(process_set, &status);
-  return Return(set == nullptr ? status : set->EndPlan(run));
+  if (set == nullptr) return Tell(done, argument)(status);
+  set->EndPlan(run, Tell(done, argument));
 }

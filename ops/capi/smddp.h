@@ -93,8 +93,11 @@ typedef struct {
   // 0.
   int32_t root;
   int32_t process_set;
+  int32_t matching;  // how its turn is found: 0 program order, 1 perhaps from several threads, 2 by
+                     // name
   double prescale, postscale;
   const char* name;
+  const char* description;  // a line for each tensor, for messages; null: shapes
   int32_t num_tensors;
   const smddp_tensor* tensors;
   // Allgather: bytes of each rank's part, one for each rank of the process set. The one tensor's
@@ -106,6 +109,11 @@ typedef struct {
 
 // Blocks until this rank's part is done.
 SMDDP_EXPORT int smddp_run(const smddp_request* request);
+
+typedef void (*smddp_done)(void* argument, int code, const char* message);
+// Does not wait for peers that are late: `done` is called exactly once, perhaps before this
+// returns, on some thread. The request's arrays are copied, the tensors' memory is used until then.
+SMDDP_EXPORT void smddp_post(const smddp_request* request, smddp_done done, void* argument);
 
 // Takes part in the others' collectives, with zeros, until all ranks of the job have called this.
 // *last: the rank that was the last to do so.
@@ -124,12 +132,10 @@ SMDDP_EXPORT smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, c
                                         int num_buckets, int process_set);
 SMDDP_EXPORT void smddp_plan_delete(smddp_plan* plan);
 SMDDP_EXPORT int smddp_plan_begin(const smddp_plan* plan, int64_t* run);
-// Returns at once; `done` is called exactly once, perhaps before this returns, on some thread. The
-// request's arrays are copied, the tensors' memory is used until then.
-typedef void (*smddp_done)(void* argument, int code, const char* message);
+// Returns at once; otherwise as smddp_post.
 SMDDP_EXPORT void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request,
                                     smddp_done done, void* argument);
-SMDDP_EXPORT int smddp_plan_end(int process_set, int64_t run);
+SMDDP_EXPORT void smddp_plan_end(int process_set, int64_t run, smddp_done done, void* argument);
 
 #ifdef __cplusplus
 }  // extern "C"

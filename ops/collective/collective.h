@@ -27,6 +27,8 @@ struct Lane {
   std::unique_ptr<PeerGroup> world;  // all ranks; null on a single node
   Meeting meeting;                   // of the owners
   bool reads_peers = false;          // every rank of the node can read the others' memory
+  bool threads = false;              // see MismatchReport
+  bool waited = false;               // the same
   bool timed = false;                // collectives note when their peers had come
   uint64_t next_chunk = 0;           // the same on all ranks between operations
   uint64_t mismatches = 0;           // the same on all ranks of the node

@@ -19,6 +19,7 @@ bool ServedByJoinedNodes(const Request& request) {
 Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<char>* memory) {
   Request request;
   request.joined.signature = peer.signature;
+  request.joined.key = peer.key;
   request.joined.chunks = peer.num_chunks;
   request.kind = static_cast<Kind>(peer.kind);
   request.dtype = static_cast<DType>(peer.dtype);

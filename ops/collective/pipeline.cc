@@ -95,6 +95,7 @@ bool Pipeline::TryStage() {
 SlotHeader Pipeline::OwnHeader() const {
   SlotHeader header{};
   header.signature = signature_;
+  header.key = request_->Key();
   header.kind = static_cast<int32_t>(request_->kind);
   header.dtype = static_cast<int32_t>(request_->dtype);
   header.op = static_cast<int32_t>(request_->op);
@@ -163,14 +164,20 @@ bool Pipeline::CompareAcrossNodes() {
   Status status = lane_->meeting.Hold(lane_->cross.get(), own, &held);
   if (!status.ok()) Fail(status);
   if (!held) return false;
-  bool mismatch = local_mismatch_;
+  bool mismatch = local_mismatch_, asked = false;
   for (const SlotHeader& node : lane_->meeting.headers()) {
     if (node.presence == Presence::kGone) Fail(GoneElsewhere(node.root, request_->Title()));
     bool joined = node.presence == Presence::kJoined;
+    asked |= node.presence == Presence::kFollows;
     mismatch |= joined ? !ServedByJoinedNodes(*request_)
                        : node.signature != signature_ || node.verdict != 0;
   }
   if (!status_.ok()) return false;
+  if (asked) {
+    // That node knows the operation now; all compare in the next meeting.
+    lane_->meeting.Close();
+    return false;
+  }
   lane_->meeting.Use();
   if (!mismatch) return true;
   shm_->header(shm_->rank(), lane_->index, base_).verdict = 1;
@@ -206,6 +213,7 @@ bool Pipeline::MismatchInNode() {
     if (!reached(&LaneCell::detail_read, report - 1)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[lane_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
+    shm_->cell(shm_->rank()).reports[lane_->index] = OwnReport();
     Publish(&self.detail_posted, report);
     state_ = State::kMismatchRead;
     return true;
@@ -213,13 +221,15 @@ bool Pipeline::MismatchInNode() {
   if (!reached(&LaneCell::detail_posted, report)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
+  std::vector<MismatchReport> reports;
   for (int p = 0; p < shm_->size(); ++p) {
+    reports.push_back(shm_->cell(p).reports[lane_->index]);
     ranks.push_back(topo_.WorldRank(p));
     texts.emplace_back(shm_->cell(p).detail[lane_->index]);
   }
   lane_->mismatches = report;
   self.detail_read.store(report, std::memory_order_release);
-  Resume(ranks, texts);
+  Resume(reports, ranks, texts);
   return true;
 }
 
@@ -228,7 +238,10 @@ bool Pipeline::MismatchAcrossNodes() {
   if (state_ == State::kMismatchPost) {
     texts_.assign(kWorldDetailBytes * (topo_.size + 1), '\0');
     char* own = texts_.data() + kWorldDetailBytes * topo_.size;
-    std::strncpy(own, request_->Describe().c_str(), kWorldDetailBytes - 1);
+    MismatchReport report = OwnReport();
+    std::memcpy(own, &report, sizeof report);
+    std::strncpy(own + sizeof report, request_->Describe().c_str(),
+                 kWorldDetailBytes - sizeof report - 1);
     status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_.data());
     state_ = State::kMismatchRead;
   }
@@ -241,16 +254,32 @@ bool Pipeline::MismatchAcrossNodes() {
   }
   if (!done) return false;
   std::vector<std::string> texts;
+  std::vector<MismatchReport> reports(topo_.size);
   for (int r = 0; r < topo_.size; ++r) {
-    texts.emplace_back(texts_.data() + kWorldDetailBytes * r);
+    const char* detail = texts_.data() + kWorldDetailBytes * r;
+    std::memcpy(&reports[r], detail, sizeof reports[r]);
+    texts.emplace_back(detail + sizeof reports[r]);
   }
-  Resume(topo_.world_ranks, texts);
+  Resume(reports, topo_.world_ranks, texts);
   return true;
 }
 
+MismatchReport Pipeline::OwnReport() const {
+  return {request_->Key(), lane_->threads, lane_->waited};
+}
+
 // Leaves the lane as if the operation had never been, on every rank alike.
-void Pipeline::Resume(const std::vector<int>& ranks, const std::vector<std::string>& texts) {
-  Fail({Code::kMismatch, ExplainMismatch(ranks, texts)});
+void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
+                      const std::vector<std::string>& texts) {
+  bool threads = false, waited = false, other_names = false;
+  for (const MismatchReport& report : reports) {
+    threads |= report.threads;
+    waited |= report.waited;
+    other_names |= report.key != reports[0].key;
+  }
+  lane_->threads |= threads;
+  bool again = other_names && (threads || !waited);
+  Fail({again ? Code::kOutOfTurn : Code::kMismatch, ExplainMismatch(ranks, texts)});
   uint64_t next = base_ + kSlots;
   LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
   self.staged.store(next, std::memory_order_release);

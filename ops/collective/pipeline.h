@@ -11,6 +11,8 @@
 // header carries the signature of the operation. Nobody combines before all signatures were seen
 // to be equal, so a mismatch is found by all ranks together, before a tensor was touched. They then
 // exchange descriptions, skip kSlots chunks (nobody can have staged more) and the lane is usable.
+// Where names differ it may be only the order, if a rank has several threads: then all ranks fail
+// with kOutOfTurn, and their channels run the operation again when its turn has come.
 //
 // Across nodes the owners of a share also compare signatures with their peers on the other nodes,
 // and tell the ranks of their own node through SlotHeader::verdict.
@@ -71,7 +73,9 @@ class Pipeline : public Collective {
   bool AdvanceMismatch();
   bool MismatchInNode();
   bool MismatchAcrossNodes();
-  void Resume(const std::vector<int>& ranks, const std::vector<std::string>& texts);
+  MismatchReport OwnReport() const;
+  void Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
+              const std::vector<std::string>& texts);
   void Publish(std::atomic<uint64_t>* counter, uint64_t value);
 
   uint64_t base_;

@@ -70,6 +70,15 @@ SpanList Request::Spans() const {
   return SpanList(std::move(spans), Info(dtype).size);
 }
 
+uint64_t Request::Key() const {
+  if (joined.signature != 0) return joined.key;
+  Hash hash;
+  hash.Bytes(name.data(), name.size());
+  // The numbers that go before an allgather or alltoall have its name.
+  hash.Add(kind == Kind::kAllgather && root < 0);
+  return hash.value();
+}
+
 uint64_t Request::Signature() const {
   if (joined.signature != 0) return joined.signature;
   Hash hash;
@@ -83,6 +92,7 @@ uint64_t Request::Signature() const {
   hash.Add(run);
   hash.Add(bucket);
   hash.Bytes(name.data(), name.size());
+  if (plan == 0 && plan_text != nullptr) hash.Bytes(plan_text->data(), plan_text->size());
   if (gathers()) {
     for (size_t bytes : gather_bytes) hash.Add(bytes);
     return hash.value();

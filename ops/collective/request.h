@@ -23,6 +23,13 @@ enum class Kind : int {
 // Horovod's numbers.
 enum class ReduceOp : int { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
 
+// How an operation meets its counterparts on the other ranks.
+enum class Matching : int {
+  kInOrder = 0,  // all ranks ask for the same operations in the same order
+  kPerhaps = 1,  // probably so; where names differ, several threads may have asked
+  kByName = 2,   // in the order of the first rank of the set
+};
+
 struct TensorArg {
   const void* in = nullptr;
   void* out = nullptr;
@@ -39,6 +46,7 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   std::string name;
+  Matching matching = Matching::kInOrder;
   std::vector<TensorArg> tensors;
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
@@ -53,6 +61,7 @@ struct Request {
   // A rank that has joined (collective/joined.h) gives a peer's signature and number of chunks.
   struct Joined {
     uint64_t signature = 0;  // 0: this rank has not joined
+    uint64_t key = 0;
     size_t chunks = 0;
   } joined;
 
@@ -66,6 +75,8 @@ struct Request {
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
 
+  // Tells operations of one rank apart: a hash of the name, and of the step of an allgather.
+  uint64_t Key() const;
   // Equal exactly when the ranks ask for the same thing.
   uint64_t Signature() const;
   // What error messages show: a first line for the operation, then one for each tensor.

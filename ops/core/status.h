@@ -18,6 +18,7 @@ enum class Code : int {
   kRemote = 4,    // a peer died or left; the communicator is broken
   kSystem = 5,    // the operating system or MPI refused something
   kNotInitialized = 6,
+  kOutOfTurn = 7,  // of a collective, to its channel: run it again when its turn has come
 };
 
 class [[nodiscard]] Status {

@@ -8,18 +8,39 @@
 #include "core/log.h"
 
 namespace smddp {
+namespace {
+
+// A thread that is as far as the one that caused a mismatch of names comes sooner.
+constexpr double kTurnSeconds = 0.5;
+
+Status NobodyToFollow(int first) {
+  return {Code::kUsage,
+          "rank " + std::to_string(first) +
+              " has called join(), and no other rank can say in which order the collectives of "
+              "TF1 sessions and of several threads run; call join() there only after all of them"};
+}
+
+}  // namespace
 
 Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-                 int track)
+                 int track, bool in_plan_order)
     : lane_(std::move(lane)),
       selector_(selector),
       recorder_(recorder),
       timeline_(timeline),
-      track_(track) {}
+      track_(track),
+      in_plan_order_(in_plan_order) {
+  lane_.waited = in_plan_order;
+}
 
 void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   operation->ready = NowSeconds();
   std::lock_guard<std::mutex> lock(mutex_);
+  Matching matching = operation->request.matching;
+  // In a program of one thread each has ended before the next one comes.
+  if (!in_plan_order_ && !queue_.empty()) matching = Matching::kByName;
+  lane_.threads |= matching != Matching::kInOrder;
+  follows_ |= matching == Matching::kByName;
   queue_.push_back(std::move(operation));
 }
 
@@ -37,9 +58,13 @@ bool Channel::Pump() {
 
 // True if anything moved.
 bool Channel::AdvanceFront(Finished* finished) {
-  Operation* front = queue_.front().get();
   Status status = failure_;
-  if (front->collective == nullptr) {
+  if (status.ok() && follows_ && queue_.front()->collective == nullptr && !FindTurn(&status) &&
+      status.ok()) {
+    return false;
+  }
+  Operation* front = queue_.front().get();
+  if (status.ok() && front->collective == nullptr) {
     if (status.ok() && front->fate != nullptr) status = *front->fate;
     if (status.ok()) Activate(front);
   }
@@ -48,6 +73,15 @@ bool Channel::AdvanceFront(Finished* finished) {
     if (progress != Progress::kDone) return progress == Progress::kSome;
     status = front->collective->status();
     last_done_ = NowSeconds();
+    if (status.code() == Code::kOutOfTurn) {
+      recorder_->Finish(front->record, "out of turn", last_done_);
+      front->collective = nullptr;
+      follows_ = true;
+      turn_awaited_ = last_done_;
+      return true;
+    }
+    lane_.waited = in_plan_order_;
+    if (!lane_.threads) follows_ = false;
     recorder_->Finish(front->record, status.ok() ? "done" : "failed", last_done_);
     if (lane_.timed) Trace(*front, !status.ok(), last_done_);
     ++stats_.operations;
@@ -61,6 +95,58 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
   finished->emplace_back(std::move(queue_.front()), status);
   queue_.pop_front();
+  return true;
+}
+
+bool Channel::FindTurn(Status* failure) {
+  uint64_t key = 0;
+  const Topology& topo = *lane_.topology;
+  if (topo.node == 0 && topo.local_rank == 0) return true;
+  if (!NextKey(&key, failure)) return WaitedForTurn();
+  auto next = std::find_if(queue_.begin(), queue_.end(),
+                           [&](const auto& operation) { return operation->request.Key() == key; });
+  if (next == queue_.end()) return WaitedForTurn();
+  std::rotate(queue_.begin(), next, next + 1);
+  key_known_ = false;
+  return true;
+}
+
+// Whether this rank has given up on its turn: then the operation at the front is a mismatch.
+bool Channel::WaitedForTurn() {
+  if (lane_.threads || NowSeconds() - turn_awaited_ < kTurnSeconds) return false;
+  return lane_.waited = true;
+}
+
+// Of what the first rank of the set has begun.
+bool Channel::NextKey(uint64_t* key, Status* failure) {
+  const ShmGroup& shm = *lane_.shm;
+  if (shm.rank() == 0) return AskFirstNode(key, failure);
+  if (shm.lane(0, lane_.index).staged.load(std::memory_order_acquire) > lane_.next_chunk) {
+    *key = shm.header(0, lane_.index, lane_.next_chunk).key;
+    return true;
+  }
+  if (shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
+  return false;
+}
+
+bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
+  if (!key_known_) {
+    SlotHeader own{};
+    own.presence = Presence::kFollows;
+    bool held = false;
+    *failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
+    if (!held) return false;
+    SlotHeader first = lane_.meeting.headers()[0];
+    lane_.meeting.Close();
+    if (first.presence == Presence::kGone) *failure = GoneElsewhere(first.root, "a collective");
+    if (first.presence == Presence::kJoined) {
+      *failure = NobodyToFollow(lane_.topology->world_ranks[0]);
+    }
+    if (!failure->ok()) return false;
+    known_key_ = first.key;
+    key_known_ = true;
+  }
+  *key = known_key_;
   return true;
 }
 
@@ -116,9 +202,11 @@ bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun)
   joined->failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
   if (!held) return false;
   uint64_t latest = 0;
+  bool everybody = true;  // has joined
   for (const SlotHeader& node : lane_.meeting.headers()) {
     if (node.presence == Presence::kGone) joined->failure = GoneElsewhere(node.root, "join()");
     if (node.presence == Presence::kGone) return false;
+    everybody = everybody && node.presence == Presence::kJoined;
     if (node.presence == Presence::kHere) {
       *begun = node;
       return true;
@@ -126,7 +214,7 @@ bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun)
     if (node.count >= latest) joined->last = node.root;
     latest = std::max(latest, node.count);
   }
-  joined->over = true;
+  joined->over = everybody;
   lane_.meeting.Close();
   return false;
 }
@@ -184,9 +272,11 @@ void Channel::Inspect(double seconds,
   std::lock_guard<std::mutex> lock(mutex_);
   if (queue_.empty()) return;
   Operation* front = queue_.front().get();
-  if (front->collective == nullptr) return;
+  if (front->collective == nullptr && !follows_) return;
   front->waited += seconds;
-  look(front, front->collective->Missing());
+  if (front->collective != nullptr) return look(front, front->collective->Missing());
+  // It waits for its turn: the first rank is late, or has begun what this rank has not.
+  look(front, {lane_.topology->world_ranks[0]});
 }
 
 ChannelStats Channel::Stats() const {

@@ -1,8 +1,14 @@
 // Channel: an ordered stream of collectives over one set of ranks.
 //
 // Operations run in the order in which they were enqueued, one at a time; the same on every rank.
-// Whoever has time calls Pump(); the channel never makes a thread wait, except for its own lock
-// when somebody else is pumping.
+// Where a rank cannot know that order (TF1 sessions, several threads) it follows the first rank of
+// its set, which runs them as they come: the header of that rank's first chunk has the key of the
+// operation's name, and the others run theirs of that name next. Between nodes, the first rank of a
+// node asks for the key in a meeting (collective/meeting.h) before it begins. A rank that did not
+// know that it has to follow learns it from a mismatch of names (Code::kOutOfTurn), and runs the
+// operation again. If no rank knows of threads, it does so for kTurnSeconds only: then the ranks
+// disagree. Whoever has time calls Pump(); the channel never makes a thread wait, except for its
+// own lock when somebody else is pumping.
 #pragma once
 
 #include <deque>
@@ -57,8 +63,10 @@ struct JoinedLane {
 
 class Channel {
  public:
+  // `in_plan_order`: who enqueues has put the operations into order (engine/plan_runs.h), so that
+  // several at once say nothing of threads.
   Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-          int track);
+          int track, bool in_plan_order);
 
   // Never calls `done`; the caller pumps afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
@@ -84,6 +92,11 @@ class Channel {
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
   bool AdvanceFront(Finished* finished);
+  // For who follows: whether the next operation is known and here; it is then at the front.
+  bool FindTurn(Status* failure);
+  bool WaitedForTurn();
+  bool NextKey(uint64_t* key, Status* failure);
+  bool AskFirstNode(uint64_t* key, Status* failure);
   void Activate(Operation* operation);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
@@ -94,6 +107,11 @@ class Channel {
   FlightRecorder* recorder_;
   Timeline* timeline_;
   int track_;  // in the timeline
+  bool in_plan_order_;
+  bool follows_ = false;
+  double turn_awaited_ = 0;  // since when, in seconds; 0: no turn is awaited
+  bool key_known_ = false;   // from the first node
+  uint64_t known_key_ = 0;
   uint64_t sequence_ = 0;
   double last_done_ = 0;
   mutable std::mutex mutex_;

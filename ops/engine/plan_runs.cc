@@ -9,6 +9,28 @@ constexpr int kGivenUp = -2;
 
 }  // namespace
 
+void EmptyRun::Finish(const Status& status) {
+  std::function<void(const Status&)> done;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    finished_ = true;
+    status_ = status;
+    done = std::move(done_);
+  }
+  if (done) done(status);
+}
+
+void EmptyRun::WhenDone(std::function<void(const Status&)> done) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!finished_) {
+      done_ = std::move(done);
+      return;
+    }
+  }
+  done(status_);
+}
+
 int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
   std::vector<std::unique_ptr<Operation>> orphans;
   int64_t id;
@@ -29,10 +51,7 @@ int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
       auto empty = std::make_unique<Operation>();
       empty->request.kind = Kind::kBarrier;
       auto result = run.empty = std::make_shared<EmptyRun>();
-      empty->done = [result](const Status& status) {
-        result->status = status;
-        result->done.store(true, std::memory_order_release);
-      };
+      empty->done = [result](const Status& status) { result->Finish(status); };
       HandOn(&run, 0, std::move(empty));
     }
   }

@@ -28,9 +28,17 @@ struct PlanInfo {
 };
 
 // The exchange of a plan without buckets, which End waits for.
-struct EmptyRun {
-  std::atomic<bool> done{false};
-  Status status;  // once done
+class EmptyRun {
+ public:
+  void Finish(const Status& status);
+  // Calls `done` once it has finished, at once if it has.
+  void WhenDone(std::function<void(const Status&)> done);
+
+ private:
+  std::mutex mutex_;
+  bool finished_ = false;
+  Status status_;
+  std::function<void(const Status&)> done_;
 };
 
 class PlanRuns {

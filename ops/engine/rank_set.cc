@@ -16,9 +16,10 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
                  FlightRecorder* recorder, Timeline* timeline, double spin_seconds)
     : number_(number),
       connection_(std::move(connection)),
-      hand_(std::move(connection_->lanes[0]), selector, recorder, timeline, TrackOf(number, false)),
+      hand_(std::move(connection_->lanes[0]), selector, recorder, timeline, TrackOf(number, false),
+            false),
       gradients_(std::move(connection_->lanes[1]), selector, recorder, timeline,
-                 TrackOf(number, true)),
+                 TrackOf(number, true), true),
       plans_(&gradients_),
       spin_seconds_(spin_seconds) {}
 
@@ -70,6 +71,29 @@ Status RankSet::Run(Request request) {
   hand_.Enqueue(std::move(operation));
   WaitOn(&hand_, result.done);
   return result.status;
+}
+
+void RankSet::Post(std::unique_ptr<Operation> operation) {
+  enum : int { kAttended, kUnattended, kDone };
+  auto state = std::make_shared<std::atomic<int>>(kAttended);
+  operation->done = [this, state, done = std::move(operation->done)](const Status& status) {
+    if (state->exchange(kDone) == kUnattended) --unattended_;
+    done(status);
+  };
+  hand_.Enqueue(std::move(operation));
+  Waiter waiter = MakeWaiter();
+  do {
+    if (hand_.Pump()) waiter.Reset();
+    if (state->load() == kDone) return;
+  } while (waiter.Linger());
+  // The thread may be one of a few, all of which peers could wait for.
+  ++unattended_;
+  if (state->exchange(kUnattended) == kDone) {
+    state->store(kDone);
+    --unattended_;
+    return;
+  }
+  WakeProgress();
 }
 
 void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
@@ -158,6 +182,7 @@ Status RankSet::JoinFailure(const Joining& joining) const {
 }
 
 void RankSet::WakeProgress() {
+  shm()->RingSelf();  // it may sleep in the middle of something else
   if (!progress_idle_) return;
   std::lock_guard<std::mutex> lock(progress_mutex_);
   progress_wanted_.notify_one();
@@ -182,28 +207,28 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
   WakeProgress();
 }
 
-Status RankSet::EndPlan(int64_t run) {
+void RankSet::EndPlan(int64_t run, std::function<void(const Status&)> done) {
   std::shared_ptr<EmptyRun> empty = plans_.End(run);
-  if (empty == nullptr) return {};
-  WaitOn(&gradients_, empty->done);
-  return empty->status;
+  if (empty == nullptr) return done({});
+  empty->WhenDone(std::move(done));
 }
 
 void RankSet::ProgressLoop() {
   Waiter waiter = MakeWaiter();
   while (!stopping_) {
-    if (gradients_.Idle()) {
+    if (!NeedsProgress()) {
       waiter.Reset();
       std::unique_lock<std::mutex> lock(progress_mutex_);
       progress_idle_ = true;
-      progress_wanted_.wait(lock, [&] { return stopping_ || !gradients_.Idle(); });
+      progress_wanted_.wait(lock, [&] { return stopping_ || NeedsProgress(); });
       progress_idle_ = false;
       continue;
     }
-    if (gradients_.Pump()) {
+    auto pump = [&] { return gradients_.Pump() | (unattended_ > 0 && hand_.Pump()); };
+    if (pump()) {
       waiter.Reset();
     } else {
-      waiter.Pause([&] { return gradients_.Pump() || gradients_.Idle() || stopping_; });
+      waiter.Pause([&] { return pump() || !NeedsProgress() || stopping_; });
     }
   }
 }

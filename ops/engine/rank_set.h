@@ -39,11 +39,14 @@ class RankSet {
 
   // Hand-written collectives: blocks until done.
   Status Run(Request request);
+  // The same without waiting for peers that are late: `done` is called once, perhaps before this
+  // returns, on some thread.
+  void Post(std::unique_ptr<Operation> operation);
 
   // Gradient plans; see PlanRuns.
   int64_t BeginPlan(std::shared_ptr<const PlanInfo> info);
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
-  Status EndPlan(int64_t run);
+  void EndPlan(int64_t run, std::function<void(const Status&)> done);
 
   // Takes part in the others' collectives, with zeros, until all have joined. *last: the rank of
   // the job that was the last to join.
@@ -76,6 +79,8 @@ class RankSet {
   bool ServeJoined(Joining* joining);
   Status JoinFailure(const Joining& joining) const;
   void WakeProgress();
+  // Whether there is something that no other thread advances.
+  bool NeedsProgress() const { return !gradients_.Idle() || unattended_ > 0; }
   void ProgressLoop();
   Waiter MakeWaiter() const;
 
@@ -86,6 +91,7 @@ class RankSet {
   PlanRuns plans_;
   const double spin_seconds_;
 
+  std::atomic<int> unattended_{0};  // posted operations whose thread has gone on
   std::atomic<bool> failed_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> progress_idle_{false};

@@ -22,20 +22,29 @@ void CpuRelax() {
 
 }  // namespace
 
-void Waiter::Pause(const std::function<bool()>& look) {
+bool Waiter::Linger() {
   if (idle_since_ == 0) {
     idle_since_ = NowSeconds();
     pauses_ = 0;
   }
   // The clock costs as much as a few looks at a counter.
   constexpr int kPausesPerClock = 16;
-  if (spin_seconds_ > 0 && !poll_ && ++pauses_ % kPausesPerClock != 0) return CpuRelax();
+  if (spin_seconds_ > 0 && !poll_ && ++pauses_ % kPausesPerClock != 0) {
+    CpuRelax();
+    return true;
+  }
   double idle = NowSeconds() - idle_since_;
-  if (!poll_ && idle < spin_seconds_) return;
-  if (idle < spin_seconds_ + kYieldSeconds) {
-    ::sched_yield();
-  } else if (poll_) {
+  if (!poll_ && idle < spin_seconds_) return true;
+  if (idle >= spin_seconds_ + kYieldSeconds) return false;
+  ::sched_yield();
+  return true;
+}
+
+void Waiter::Pause(const std::function<bool()>& look) {
+  if (Linger()) return;
+  if (poll_) {
     // MPI rings no bell, and moves only while somebody asks it to.
+    double idle = NowSeconds() - idle_since_;
     ::usleep(static_cast<unsigned>(1e6 * std::min(kLongestNap, idle / 8)));
   } else {
     Sleep(look);

@@ -17,7 +17,9 @@ class Waiter {
 
   // Call when something moved.
   void Reset() { idle_since_ = 0; }
-  // Call when nothing did. `look` is called once more before sleeping; true means: do not sleep.
+  // Call when nothing did: spins or lends the core. False once it is time to sleep instead.
+  bool Linger();
+  // Lingers, then sleeps. `look` is called once more before sleeping; true means: do not sleep.
   void Pause(const std::function<bool()>& look);
 
  private:

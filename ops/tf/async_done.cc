@@ -9,7 +9,6 @@
 #include "tf/op_kernel.h"
 #include "tf/register.h"
 
-// Why what is at `callback` (32 bytes) cannot be libstdc++'s std::function; "" if it can be.
 extern "C" SMDDP_EXPORT const char* smddp_callback_problem(const void* callback) {
   // Two words of storage, then the functions that copy and that call what is stored.
   struct {

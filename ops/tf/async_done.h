@@ -10,6 +10,9 @@
 
 #include "tf/tf_c_api.h"
 
+// Why what is at `callback` (32 bytes) cannot be libstdc++'s std::function; "" if it can be.
+extern "C" const char* smddp_callback_problem(const void* callback);
+
 namespace smddp_tf {
 
 using AsyncDone = std::function<void()>;

@@ -1,26 +1,30 @@
-// The collectives that a user calls by hand: stateful, so TensorFlow keeps them in program order,
-// and synchronous, so a small one costs no thread switch. The op blocks a thread of TensorFlow's
-// pool; that cannot deadlock, since every rank runs these ops in the same order.
-// Ops of process sets are the exception; see tf/set_op.h.
-#include <cstring>
-#include <new>
+// The collectives that a user calls by hand. TensorFlow keeps them in program order, across nested
+// functions and loops as well, by the order handle that each of them has as an input.
+#include <memory>
+#include <string>
+#include <vector>
 
-#include "tf/op_kernel.h"
-#include "tf/parts.h"
+#include "tf/async_call.h"
 #include "tf/register.h"
-#include "tf/set_op.h"
 
 namespace smddp_tf {
 namespace {
 
 template <int kKind>
-void ComputeSameShapes(void* kernel, TF_OpKernelContext* context) {
-  TensorPairs pairs;
-  if (!pairs.Open(context, 0, TF_NumInputs(context))) return;
-  smddp_request request = MakeRequest(kKind, *static_cast<Attributes*>(kernel), pairs.tensors());
-  int code = smddp_run(&request);
-  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-}
+class SameShapesCall : public AsyncCall {
+  void Start() override {
+    if (!pairs_.Open(context_, 0, static_cast<int>(attributes().num_tensors))) return Finish();
+    Post(MakeRequest(kKind, attributes(), pairs_.tensors()), [this] { Finish(); });
+  }
+
+  TensorPairs pairs_;
+};
+
+class BarrierCall : public AsyncCall {
+  void Start() override {
+    Post(MakeRequest(SMDDP_BARRIER, attributes(), {}), [this] { Finish(); });
+  }
+};
 
 // ---- allgather ----------------------------------------------------------------------------------
 
@@ -59,42 +63,54 @@ std::string CheckParts(const std::vector<std::vector<int64_t>>& parts,
   return "";
 }
 
-void ComputeAllgather(void* kernel, TF_OpKernelContext* context) {
-  const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  std::vector<int32_t> ranks = RanksOf(attributes);
-  size_t size = ranks.size();
-  Input in(context, 0);
-  if (in.Failed(context)) return;
-  std::vector<int64_t> dims = Dims(in.get());
-  std::vector<std::vector<int64_t>> parts;
-  int code = ExchangeNumbers(attributes, "", PartOf(dims), size, &parts);
-  if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
-  std::string mismatch = CheckParts(parts, ranks, attributes.name);
-  if (!mismatch.empty()) return FailOp(context, SMDDP_MISMATCH, mismatch.c_str());
-  std::vector<int64_t> out_dims = dims, bytes(size);
-  if (out_dims.empty()) out_dims.push_back(0);
-  out_dims[0] = 0;
-  int64_t element = static_cast<int64_t>(SizeOf(attributes.dtype));
-  for (size_t r = 0; r < size; ++r) {
-    out_dims[0] += parts[r][kRows];
-    bytes[r] = parts[r][kRows] * parts[r][kRowElements] * element;
+class AllgatherCall : public AsyncCall {
+  void Start() override {
+    in_ = std::make_unique<Input>(context_, 0);
+    if (in_->Failed(context_)) return Finish();
+    dims_ = Dims(in_->get());
+    ranks_ = RanksOf(attributes());
+    GatherNumbers("", PartOf(dims_), ranks_.size(), [this](const Rows& parts) { Gather(parts); });
   }
-  size_t total = 0;
-  for (int64_t part : bytes) total += static_cast<size_t>(part);
-  ScopedStatus status;
-  TF_Tensor* out = TF_AllocateOutput(context, 0, attributes.dtype, out_dims.data(),
-                                     static_cast<int>(out_dims.size()), total, status);
-  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
-  smddp_tensor tensor{TF_TensorData(in.get()), TF_TensorData(out),
-                      static_cast<int32_t>(dims.size()), dims.data()};
-  smddp_request request = MakeRequest(SMDDP_ALLGATHER, attributes, {});
-  request.num_tensors = 1;
-  request.tensors = &tensor;
-  request.gather_bytes = bytes.data();
-  code = smddp_run(&request);
-  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-  TF_DeleteTensor(out);
-}
+
+  void Gather(const Rows& parts) {
+    std::string mismatch = CheckParts(parts, ranks_, attributes().name);
+    if (!mismatch.empty()) return Fail(SMDDP_MISMATCH, mismatch);
+    std::vector<int64_t> out_dims = dims_, bytes;
+    if (out_dims.empty()) out_dims.push_back(0);
+    out_dims[0] = 0;
+    int64_t element = static_cast<int64_t>(SizeOf(attributes().dtype)), total = 0;
+    for (const auto& part : parts) {
+      out_dims[0] += part[kRows];
+      bytes.push_back(part[kRows] * part[kRowElements] * element);
+      total += bytes.back();
+    }
+    ScopedStatus status;
+    out_ = TF_AllocateOutput(context_, 0, attributes().dtype, out_dims.data(),
+                             static_cast<int>(out_dims.size()), static_cast<size_t>(total), status);
+    if (!status.ok()) {
+      TF_OpKernelContext_Failure(context_, status);
+      return Finish();
+    }
+    smddp_tensor tensor{TF_TensorData(in_->get()), TF_TensorData(out_),
+                        static_cast<int32_t>(dims_.size()), dims_.data()};
+    smddp_request request = MakeRequest(SMDDP_ALLGATHER, attributes(), {});
+    request.num_tensors = 1;
+    request.tensors = &tensor;
+    request.gather_bytes = bytes.data();
+    Post(request, [this] { Finish(); });
+  }
+
+ public:
+  ~AllgatherCall() override {
+    if (out_ != nullptr) TF_DeleteTensor(out_);
+  }
+
+ private:
+  std::unique_ptr<Input> in_;
+  std::vector<int64_t> dims_;
+  std::vector<int32_t> ranks_;
+  TF_Tensor* out_ = nullptr;
+};
 
 void ComputeJoin(void*, TF_OpKernelContext* context) {
   ScopedStatus status;
@@ -105,42 +121,50 @@ void ComputeJoin(void*, TF_OpKernelContext* context) {
   TF_DeleteTensor(out);
 }
 
-void ComputeBarrier(void* kernel, TF_OpKernelContext* context) {
-  smddp_request request = MakeRequest(SMDDP_BARRIER, *static_cast<Attributes*>(kernel), {});
-  int code = smddp_run(&request);
-  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-}
-
 }  // namespace
 
 void RegisterCollectiveOps() {
-  Register<CreateAttributes<kHasType | kHasReduce>, ComputeSameShapes<SMDDP_ALLREDUCE>,
-           DestroyAttributes>({"SmddpAllreduce",
-                               {"tensors: N * T"},
-                               {"outputs: N * T"},
-                               {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-                                "postscale: float = 1.0", kNameAttr, kSetAttr},
-                               true,
-                               SameShapes});
-  Register<CreateAttributes<kHasType | kHasRoot>, ComputeSameShapes<SMDDP_BROADCAST>,
-           DestroyAttributes>({"SmddpBroadcast",
-                               {"tensors: N * T"},
-                               {"outputs: N * T"},
-                               {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr},
-                               true,
-                               SameShapes});
-  Register<CreateAttributes<kHasType>, ComputeAllgather, DestroyAttributes>(
+  constexpr unsigned kAllreduceAttrs = kHasType | kHasReduce | kHasList | kHasDescription;
+  RegisterAsync<SameShapesCall<SMDDP_ALLREDUCE>, CreateAttributes<kAllreduceAttrs>,
+                DestroyAttributes>(
+      {"SmddpAllreduce",
+       {"tensors: N * T", kOrderInput},
+       {"outputs: N * T"},
+       {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+        "postscale: float = 1.0", "description: string = ''", kNameAttr, kSetAttr, kMatchingAttr,
+        kOrderAttr},
+       true,
+       SameShapes});
+  RegisterAsync<SameShapesCall<SMDDP_BROADCAST>, CreateAttributes<kHasType | kHasRoot | kHasList>,
+                DestroyAttributes>(
+      {"SmddpBroadcast",
+       {"tensors: N * T", kOrderInput},
+       {"outputs: N * T"},
+       {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       true,
+       SameShapes});
+  RegisterAsync<AllgatherCall, CreateAttributes<kHasType>, DestroyAttributes>(
       {"SmddpAllgather",
-       {"tensor: T"},
+       {"tensor: T", kOrderInput},
        {"output: T"},
-       {kTypeAttr, kNameAttr, kSetAttr},
+       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
        true,
        UnknownShape});
-  RegisterOp({"SmddpJoin", {}, {"last: int32"}, {kNameAttr, kSetAttr}, true, UnknownShape});
+  RegisterOp({"SmddpJoin",
+              {kOrderInput},
+              {"last: int32"},
+              {kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+              true,
+              UnknownShape});
   RegisterKernel("SmddpJoin", TF_NewKernelBuilder("SmddpJoin", "CPU", CreateAttributes<0>,
                                                   ComputeJoin, DestroyAttributes));
-  Register<CreateAttributes<0>, ComputeBarrier, DestroyAttributes>(
-      {"SmddpBarrier", {}, {}, {kNameAttr, kSetAttr}, true, NoOutputs});
+  RegisterAsync<BarrierCall, CreateAttributes<0>, DestroyAttributes>(
+      {"SmddpBarrier",
+       {kOrderInput},
+       {},
+       {kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       true,
+       NoOutputs});
 }
 
 }  // namespace smddp_tf

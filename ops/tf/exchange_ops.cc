@@ -1,12 +1,10 @@
-// Alltoall and reducescatter: stateful and synchronous, like the ops of collective_ops.cc.
+// Alltoall and reducescatter, like the ops of collective_ops.cc.
 #include <functional>
 #include <memory>
 #include <numeric>
 
-#include "tf/op_kernel.h"
-#include "tf/parts.h"
+#include "tf/async_call.h"
 #include "tf/register.h"
-#include "tf/set_op.h"
 
 namespace smddp_tf {
 namespace {
@@ -68,58 +66,73 @@ std::string CheckOffers(const std::vector<std::vector<int64_t>>& offers,
   return "";
 }
 
-// Allocates both outputs and runs. `offers` are sound.
-void Exchange(const Attributes& attributes, TF_OpKernelContext* context, TF_Tensor* in, size_t self,
-              const std::vector<std::vector<int64_t>>& offers) {
-  size_t size = offers.size();
-  std::vector<int64_t> in_dims = Dims(in), out_dims = in_dims, bytes;
-  int64_t row = offers[0][kRowElements] * static_cast<int64_t>(SizeOf(attributes.dtype));
-  for (const auto& offer : offers) {
-    for (size_t p = 0; p < size; ++p) bytes.push_back(offer[kFirstSplit + p] * row);
+class AlltoallCall : public AsyncCall {
+  void Start() override {
+    in_ = std::make_unique<Input>(context_, 0);
+    Input splits(context_, 1);
+    if (in_->Failed(context_) || splits.Failed(context_)) return Finish();
+    dims_ = Dims(in_->get());
+    ranks_ = RanksOf(attributes());
+    std::vector<int64_t> own =
+        Offer(dims_, static_cast<const int32_t*>(TF_TensorData(splits.get())),
+              TF_TensorElementCount(splits.get()), ranks_.size());
+    GatherNumbers("splits", own, ranks_.size(), [this](const Rows& offers) { Exchange(offers); });
   }
-  ScopedStatus status;
-  int64_t n = static_cast<int64_t>(size);
-  TF_Tensor* received = TF_AllocateOutput(context, 1, kTfInt32, &n, 1, size * 4, status);
-  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
-  out_dims[0] = 0;
-  for (size_t r = 0; r < size; ++r) {
-    int64_t rows = offers[r][kFirstSplit + self];
-    static_cast<int32_t*>(TF_TensorData(received))[r] = static_cast<int32_t>(rows);
-    out_dims[0] += rows;
-  }
-  TF_DeleteTensor(received);
-  size_t total = static_cast<size_t>(out_dims[0] * row);
-  TF_Tensor* out = TF_AllocateOutput(context, 0, attributes.dtype, out_dims.data(),
-                                     static_cast<int>(out_dims.size()), total, status);
-  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
-  smddp_tensor tensor{TF_TensorData(in), TF_TensorData(out), static_cast<int32_t>(in_dims.size()),
-                      in_dims.data()};
-  smddp_request request = MakeRequest(SMDDP_ALLTOALL, attributes, {});
-  request.num_tensors = 1;
-  request.tensors = &tensor;
-  request.gather_bytes = bytes.data();
-  int code = smddp_run(&request);
-  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-  TF_DeleteTensor(out);
-}
 
-void ComputeAlltoall(void* kernel, TF_OpKernelContext* context) {
-  const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  Input in(context, 0), splits(context, 1);
-  if (in.Failed(context) || splits.Failed(context)) return;
-  std::vector<int32_t> ranks = RanksOf(attributes);
-  std::vector<int64_t> own =
-      Offer(Dims(in.get()), static_cast<const int32_t*>(TF_TensorData(splits.get())),
-            TF_TensorElementCount(splits.get()), ranks.size());
-  std::vector<std::vector<int64_t>> offers;
-  int code = ExchangeNumbers(attributes, "splits", own, ranks.size(), &offers);
-  if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
-  std::string problem = CheckOffers(offers, ranks);
-  if (!problem.empty()) return FailOp(context, SMDDP_USAGE, problem.c_str());
-  size_t self = 0;
-  while (ranks[self] != smddp_rank()) ++self;
-  Exchange(attributes, context, in.get(), self, offers);
-}
+  void Exchange(const Rows& offers) {
+    std::string problem = CheckOffers(offers, ranks_);
+    if (!problem.empty()) return Fail(SMDDP_USAGE, problem);
+    size_t size = offers.size(), self = 0;
+    while (ranks_[self] != smddp_rank()) ++self;
+    std::vector<int64_t> bytes;
+    int64_t row = offers[0][kRowElements] * static_cast<int64_t>(SizeOf(attributes().dtype));
+    for (const auto& offer : offers) {
+      for (size_t p = 0; p < size; ++p) bytes.push_back(offer[kFirstSplit + p] * row);
+    }
+    if (!Allocate(offers, self, row)) return Finish();
+    smddp_tensor tensor{TF_TensorData(in_->get()), TF_TensorData(out_),
+                        static_cast<int32_t>(dims_.size()), dims_.data()};
+    smddp_request request = MakeRequest(SMDDP_ALLTOALL, attributes(), {});
+    request.num_tensors = 1;
+    request.tensors = &tensor;
+    request.gather_bytes = bytes.data();
+    Post(request, [this] { Finish(); });
+  }
+
+  // Both outputs; the second is filled in. False after a failure that TensorFlow knows of.
+  bool Allocate(const Rows& offers, size_t self, int64_t row) {
+    ScopedStatus status;
+    int64_t n = static_cast<int64_t>(offers.size());
+    TF_Tensor* received =
+        TF_AllocateOutput(context_, 1, kTfInt32, &n, 1, static_cast<size_t>(n) * 4, status);
+    std::vector<int64_t> out_dims = dims_;
+    out_dims[0] = 0;
+    for (size_t r = 0; r < offers.size() && status.ok(); ++r) {
+      int64_t rows = offers[r][kFirstSplit + self];
+      static_cast<int32_t*>(TF_TensorData(received))[r] = static_cast<int32_t>(rows);
+      out_dims[0] += rows;
+    }
+    if (received != nullptr) TF_DeleteTensor(received);
+    if (status.ok()) {
+      out_ = TF_AllocateOutput(context_, 0, attributes().dtype, out_dims.data(),
+                               static_cast<int>(out_dims.size()),
+                               static_cast<size_t>(out_dims[0] * row), status);
+    }
+    if (!status.ok()) TF_OpKernelContext_Failure(context_, status);
+    return status.ok();
+  }
+
+ public:
+  ~AlltoallCall() override {
+    if (out_ != nullptr) TF_DeleteTensor(out_);
+  }
+
+ private:
+  std::unique_ptr<Input> in_;
+  std::vector<int64_t> dims_;
+  std::vector<int32_t> ranks_;
+  TF_Tensor* out_ = nullptr;
+};
 
 // ---- reducescatter ------------------------------------------------------------------------------
 
@@ -128,63 +141,76 @@ int64_t OwnRows(int64_t rows, int64_t size, int64_t self) {
   return rows / size + (self < rows % size ? 1 : 0);
 }
 
-void ComputeReduceScatter(void* kernel, TF_OpKernelContext* context) {
-  const Attributes& attributes = *static_cast<Attributes*>(kernel);
-  std::vector<int32_t> ranks = RanksOf(attributes);
-  int64_t self = 0;
-  while (self + 1 < static_cast<int64_t>(ranks.size()) && ranks[self] != smddp_rank()) ++self;
-  int n = TF_NumInputs(context);
-  std::vector<std::unique_ptr<Input>> inputs;
-  std::vector<std::vector<int64_t>> dims;
-  std::vector<smddp_tensor> tensors;
-  std::vector<TF_Tensor*> outputs;
-  ScopedStatus status;
-  for (int i = 0; i < n && status.ok(); ++i) {
-    inputs.push_back(std::make_unique<Input>(context, i));
-    if (inputs.back()->Failed(context)) break;
-    dims.push_back(Dims(inputs.back()->get()));
-    if (dims.back().empty()) {
-      FailOp(context, SMDDP_USAGE, "reducescatter takes tensors of at least one dimension");
-      break;
+class ReduceScatterCall : public AsyncCall {
+  void Start() override {
+    std::vector<int32_t> ranks = RanksOf(attributes());
+    int64_t size = static_cast<int64_t>(ranks.size()), self = 0;
+    while (self + 1 < size && ranks[static_cast<size_t>(self)] != smddp_rank()) ++self;
+    size_t count = static_cast<size_t>(attributes().num_tensors);
+    dims_.reserve(count);  // tensors point into it
+    for (size_t i = 0; i < count; ++i) {
+      if (!Add(static_cast<int>(i), size, self)) return Finish();
     }
-    std::vector<int64_t> own = dims.back();
-    own[0] = OwnRows(own[0], static_cast<int64_t>(ranks.size()), self);
+    Post(MakeRequest(SMDDP_REDUCESCATTER, attributes(), tensors_), [this] { Finish(); });
+  }
+
+  // Input and output i. False after a failure that TensorFlow knows of.
+  bool Add(int i, int64_t size, int64_t self) {
+    inputs_.push_back(std::make_unique<Input>(context_, i));
+    if (inputs_.back()->Failed(context_)) return false;
+    TF_Tensor* in = inputs_.back()->get();
+    dims_.push_back(Dims(in));
+    if (dims_.back().empty()) {
+      FailOp(context_, SMDDP_USAGE, "reducescatter takes tensors of at least one dimension");
+      return false;
+    }
+    std::vector<int64_t> own = dims_.back();
+    own[0] = OwnRows(own[0], size, self);
     int64_t count = std::accumulate(own.begin(), own.end(), int64_t{1}, std::multiplies<int64_t>());
-    outputs.push_back(
-        TF_AllocateOutput(context, i, attributes.dtype, own.data(), static_cast<int>(own.size()),
-                          static_cast<size_t>(count) * SizeOf(attributes.dtype), status));
-    if (!status.ok()) TF_OpKernelContext_Failure(context, status);
-  }
-  if (static_cast<int>(outputs.size()) == n && status.ok()) {
-    for (int i = 0; i < n; ++i) {
-      tensors.push_back({TF_TensorData(inputs[i]->get()), TF_TensorData(outputs[i]),
-                         static_cast<int32_t>(dims[i].size()), dims[i].data()});
+    ScopedStatus status;
+    outputs_.push_back(
+        TF_AllocateOutput(context_, i, attributes().dtype, own.data(), static_cast<int>(own.size()),
+                          static_cast<size_t>(count) * SizeOf(attributes().dtype), status));
+    if (!status.ok()) {
+      TF_OpKernelContext_Failure(context_, status);
+      return false;
     }
-    smddp_request request = MakeRequest(SMDDP_REDUCESCATTER, attributes, tensors);
-    int code = smddp_run(&request);
-    if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
+    tensors_.push_back({TF_TensorData(in), TF_TensorData(outputs_.back()),
+                        static_cast<int32_t>(dims_.back().size()), dims_.back().data()});
+    return true;
   }
-  for (TF_Tensor* output : outputs) {
-    if (output != nullptr) TF_DeleteTensor(output);
+
+ public:
+  ~ReduceScatterCall() override {
+    for (TF_Tensor* output : outputs_) {
+      if (output != nullptr) TF_DeleteTensor(output);
+    }
   }
-}
+
+ private:
+  std::vector<std::unique_ptr<Input>> inputs_;
+  std::vector<std::vector<int64_t>> dims_;
+  std::vector<TF_Tensor*> outputs_;
+  std::vector<smddp_tensor> tensors_;
+};
 
 }  // namespace
 
 void RegisterExchangeOps() {
-  Register<CreateAttributes<kHasType>, ComputeAlltoall, DestroyAttributes>(
+  RegisterAsync<AlltoallCall, CreateAttributes<kHasType>, DestroyAttributes>(
       {"SmddpAlltoall",
-       {"tensor: T", "splits: int32"},
+       {"tensor: T", "splits: int32", kOrderInput},
        {"output: T", "received_splits: int32"},
-       {kTypeAttr, kNameAttr, kSetAttr},
+       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
        true,
        UnknownShape});
-  Register<CreateAttributes<kHasType | kHasReduce>, ComputeReduceScatter, DestroyAttributes>(
+  RegisterAsync<ReduceScatterCall, CreateAttributes<kHasType | kHasReduce | kHasList>,
+                DestroyAttributes>(
       {"SmddpReducescatter",
-       {"tensors: N * T"},
+       {"tensors: N * T", kOrderInput},
        {"outputs: N * T"},
        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", kNameAttr, kSetAttr},
+        "postscale: float = 1.0", kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
        true,
        UnknownShape});
 }

@@ -55,7 +55,12 @@ bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes
     if (!Report(context, &status)) return false;
   }
   if ((which & kHasRoot) && !ReadInt(context, "root_rank", &attributes->root)) return false;
+  if ((which & kHasList) && !ReadInt(context, "N", &attributes->num_tensors)) return false;
+  if ((which & kHasDescription) && !ReadString(context, "description", &attributes->description)) {
+    return false;
+  }
   return ReadInt(context, "process_set", &attributes->process_set) &&
+         ReadInt(context, "matching", &attributes->matching) &&
          ReadString(context, "tensor_name", &attributes->name);
 }
 
@@ -120,7 +125,9 @@ smddp_request MakeRequest(int kind, const Attributes& attributes,
   request.process_set = static_cast<int32_t>(attributes.process_set);
   request.prescale = attributes.prescale;
   request.postscale = attributes.postscale;
+  request.matching = static_cast<int32_t>(attributes.matching);
   request.name = attributes.name.c_str();
+  request.description = attributes.description.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
   return request;
@@ -173,8 +180,12 @@ void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   int64_t n = TF_ShapeInferenceContextNumInputs(context);
   for (int i = 0; i < n; ++i) {
     TF_ShapeInferenceContextGetInput(context, i, handle, status);
-    if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
     if (TF_GetCode(status) != kTfOk) break;
+    TF_ShapeInferenceContextSetOutput(context, i, handle, status);
+    if (TF_GetCode(status) == kTfOk) continue;
+    // There is no such output: the input is the order handle, which is the last.
+    TF_SetStatus(status, kTfOk, "");
+    break;
   }
   TF_DeleteShapeHandle(handle);
 }

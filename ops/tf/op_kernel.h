@@ -33,14 +33,28 @@ struct Attributes {
   float prescale = 1;
   float postscale = 1;
   int64_t process_set = 0;
+  int64_t matching = 0;
+  int64_t num_tensors = 1;
   std::string name;
+  std::string description;
 };
 
-enum AttributeSet : unsigned { kHasType = 1, kHasReduce = 2, kHasRoot = 4 };
+enum AttributeSet : unsigned {
+  kHasType = 1,
+  kHasReduce = 2,
+  kHasRoot = 4,
+  kHasList = 8,          // of tensors
+  kHasDescription = 16,  // for messages
+};
 
 // How they are declared.
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
+inline constexpr const char* kMatchingAttr = "matching: int = 0";
+// The handle by which TensorFlow keeps collectives in program order; it is never read. None in
+// eager calls and TF1 graphs. It is the last input, so that input i still belongs to output i.
+inline constexpr const char* kOrderInput = "order: M * resource";
+inline constexpr const char* kOrderAttr = "M: int >= 0 = 0";
 
 // False after a failure, which has then been reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);

@@ -6,10 +6,8 @@
 // that End takes keep it from pruning them.
 #include <utility>  // for move
 
-#include "tf/async_done.h"
-#include "tf/op_kernel.h"
+#include "tf/async_call.h"
 #include "tf/register.h"
-#include "tf/set_op.h"
 
 namespace smddp_tf {
 namespace {
@@ -51,7 +49,7 @@ struct Bucket {
 
 void* CreateBucket(TF_OpKernelConstruction* context) {
   auto* bucket = new Bucket();
-  if (ReadAttributes(context, kHasType | kHasReduce, &bucket->attributes) &&
+  if (ReadAttributes(context, kHasType | kHasReduce | kHasList, &bucket->attributes) &&
       ReadInt(context, "bucket", &bucket->index)) {
     return bucket;
   }
@@ -60,13 +58,6 @@ void* CreateBucket(TF_OpKernelConstruction* context) {
 }
 
 void DestroyBucket(void* kernel) { delete static_cast<Bucket*>(kernel); }
-
-// What a bucket under way owns; deleted when it is done.
-struct Flight {
-  TF_OpKernelContext* context;
-  TensorPairs pairs;
-  AsyncDone done;
-};
 
 bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
   ScopedStatus status;
@@ -93,29 +84,22 @@ bool ReadRun(TF_OpKernelContext* context, int64_t* run) {
   return true;
 }
 
-void FinishBucket(void* argument, int code, const char* message) {
-  auto* flight = static_cast<Flight*>(argument);
-  if (code != SMDDP_OK) FailOp(flight->context, code, message);
-  // The kernel's tensors must be released before TensorFlow is told, which may end the step.
-  AsyncDone done = std::move(flight->done);
-  delete flight;
-  RunDone(&done);
-}
-
-void ComputeBucket(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  const Bucket& bucket = *static_cast<Bucket*>(kernel);
-  int count = TF_NumInputs(context) - 1;
-  int64_t run = 0;
-  auto* flight = new Flight();
-  flight->context = context;
-  flight->done = CopyDone(done);
-  if (!ReadRun(context, &run) || !flight->pairs.Open(context, 1, count) ||
-      !SetScalar(context, count, run)) {
-    return FinishBucket(flight, SMDDP_OK, "");  // the failure has been reported
+class BucketCall : public AsyncCall {
+  void Start() override {
+    const Bucket& bucket = *static_cast<const Bucket*>(kernel_);
+    int count = static_cast<int>(bucket.attributes.num_tensors);
+    int64_t run = 0;
+    if (!ReadRun(context_, &run) || !pairs_.Open(context_, 1, count) ||
+        !SetScalar(context_, count, run)) {
+      return Finish();
+    }
+    smddp_request request = MakeRequest(SMDDP_ALLREDUCE, bucket.attributes, pairs_.tensors());
+    next_ = [this] { Finish(); };
+    smddp_plan_bucket(run, static_cast<int>(bucket.index), &request, Done, this);
   }
-  smddp_request request = MakeRequest(0, bucket.attributes, flight->pairs.tensors());
-  smddp_plan_bucket(run, static_cast<int>(bucket.index), &request, FinishBucket, flight);
-}
+
+  TensorPairs pairs_;
+};
 
 // Output i has the shape of input i + 1 (input 0 is the run), and the last is the token.
 void BucketShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
@@ -144,41 +128,41 @@ void* CreateEnd(TF_OpKernelConstruction* context) {
 
 void DestroyEnd(void* kernel) { delete static_cast<int64_t*>(kernel); }
 
-void ComputeEnd(void* kernel, TF_OpKernelContext* context) {
-  int64_t run = 0;
-  if (!ReadRun(context, &run)) return;
-  int code = smddp_plan_end(static_cast<int>(*static_cast<int64_t*>(kernel)), run);
-  if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());
-}
+class EndCall : public AsyncCall {
+  void Start() override {
+    int64_t run = 0;
+    if (!ReadRun(context_, &run)) return Finish();
+    next_ = [this] { Finish(); };
+    smddp_plan_end(static_cast<int>(*static_cast<const int64_t*>(kernel_)), run, Done, this);
+  }
+};
 
 }  // namespace
 
 void RegisterPlanOps() {
-  constexpr const char* kSet = "process_set: int = 0";
   RegisterOp({"SmddpPlanBegin",
-              {},
+              {kOrderInput},
               {"run: int64"},
               {"plan_name: string", "fingerprint: int", "description: string",
-               "num_buckets: int >= 0", kSet},
+               "num_buckets: int >= 0", kSetAttr, kOrderAttr},
               true,
               ScalarShape});
-  RegisterOp({"SmddpPlanBucket",
-              {"run: int64", "tensors: N * T"},
-              {"outputs: N * T", "token: int64"},
-              {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", "prescale: float = 1.0",
-               "postscale: float = 1.0", "tensor_name: string", kSet},
-              false,
-              BucketShapes});
-  Register<CreateEnd, ComputeEnd, DestroyEnd>({"SmddpPlanEnd",
-                                               {"run: int64", "tokens: M * int64"},
-                                               {},
-                                               {"M: int >= 0", kSet},
-                                               true,
-                                               NoOutputs});
   RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
                                                        ComputeBegin, DestroyBegin));
-  RegisterKernel("SmddpPlanBucket", TF_NewAsyncKernelBuilder("SmddpPlanBucket", "CPU", CreateBucket,
-                                                             ComputeBucket, DestroyBucket));
+  RegisterAsync<BucketCall, CreateBucket, DestroyBucket>(
+      {"SmddpPlanBucket",
+       {"run: int64", "tensors: N * T"},
+       {"outputs: N * T", "token: int64"},
+       {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", "prescale: float = 1.0",
+        "postscale: float = 1.0", "tensor_name: string", kSetAttr, kMatchingAttr},
+       false,
+       BucketShapes});
+  RegisterAsync<EndCall, CreateEnd, DestroyEnd>({"SmddpPlanEnd",
+                                                 {"run: int64", "tokens: K * int64", kOrderInput},
+                                                 {},
+                                                 {"K: int >= 0", kSetAttr, kOrderAttr},
+                                                 true,
+                                                 NoOutputs});
 }
 
 }  // namespace smddp_tf

@@ -97,6 +97,7 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   request.process_set = std::atoi(fields["process_set"].c_str());
   request.prescale = std::strtod(fields["prescale"].c_str(), nullptr);
   request.postscale = std::strtod(fields["postscale"].c_str(), nullptr);
+  request.matching = std::atoi(fields["matching"].c_str());
   request.name = name.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();

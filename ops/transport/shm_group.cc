@@ -151,10 +151,16 @@ uint64_t ShmGroup::TakeJoinTicket(int world_rank) const {
     header_->last_joined_micros = static_cast<uint64_t>(now.tv_sec) * 1000000 + now.tv_nsec / 1000;
     header_->last_joined.store(world_rank);
   }
+  cells_[rank_].joins.fetch_add(1);
   header_->join_tickets.store(ticket + 1, std::memory_order_release);
   header_->join_lock.store(0);
   RingPeers();
   return (ticket / size + 1) * size;
+}
+
+bool ShmGroup::HasJoined(int r) const {
+  return cells_[r].joins.load(std::memory_order_acquire) >
+         JoinTickets() / static_cast<uint64_t>(size_);
 }
 
 uint64_t ShmGroup::JoinTickets() const {

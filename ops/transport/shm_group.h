@@ -34,6 +34,13 @@ struct alignas(64) LaneCell {
 
 enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
 
+// What a rank tells its node of its operation in a mismatch, beside the text in RankCell::detail.
+struct MismatchReport {
+  uint64_t key;  // Request::Key()
+  bool threads;  // several threads of this rank, or a TF1 session, may run collectives at once
+  bool waited;   // for the operation that the first rank has begun, and it did not come
+};
+
 struct RankCell {
   alignas(64) pthread_mutex_t alive;  // robust: the kernel tells when its owner dies
   std::atomic<int> state;             // PeerState
@@ -42,19 +49,23 @@ struct RankCell {
   alignas(64) std::atomic<uint32_t> doorbell;  // futex word
   std::atomic<uint32_t> sleepers;
   LaneCell lanes[kLanes];
+  std::atomic<uint64_t> joins;  // how often this rank took a join ticket
+  MismatchReport reports[kLanes];
   char detail[kLanes][kDetailBytes];
 };
 
 // Of who writes a header.
 enum class Presence : int64_t {
   kHere = 0,
-  kJoined = 1,  // in a slot: for others' operation; between nodes: all ranks of the node
-  kGone = 2,    // between nodes: the rank ended or failed
+  kJoined = 1,   // in a slot: for others' operation; between nodes: all ranks of the node
+  kGone = 2,     // between nodes: the rank ended or failed
+  kFollows = 3,  // between nodes: the node asks which operation the first node has begun
 };
 
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
   uint64_t verdict;    // 1: the ranks of another node disagree
+  uint64_t key;        // of the operation's name; see Request::Key()
   // What a rank that has joined needs to take part: collective/joined.h.
   int32_t kind, dtype, op, root;
   Presence presence;
@@ -96,6 +107,8 @@ class ShmGroup {
   // for this round. The rank that took the last one of a round is remembered.
   uint64_t TakeJoinTicket(int world_rank) const;
   uint64_t JoinTickets() const;
+  // Whether local rank r waits in join() for the others.
+  bool HasJoined(int r) const;
   // The rank, and when, in microseconds of the wall clock.
   int LastJoined(uint64_t* micros) const;
   // Between nodes one rank finds out for its node that all have joined: those who wait with this

@@ -20,6 +20,7 @@ LEVELS = [
     PURE | {"timeline"},  # which needs matplotlib to draw
     {"_native"},
     {"_runtime", "_compression", "_queries", "_tracing", "_adasum"},
+    {"_order"},
     {"_xla"},
     {"_ops"},
     {"_collectives", "_plan_ops"},
