@@ -17,8 +17,9 @@ OP_NAMES = {0: "Average", 1: "Sum", 2: "Adasum", 3: "Min", 4: "Max", 5: "Product
 def emit(kind: str, **arguments):
     """Emits an op that keeps program order, on the CPU. Returns its outputs."""
     _native.check_async_ops()
+    _order.keep()
     with tf.device("/cpu:0"):
-        return getattr(_ops, f"smddp_{kind}")(order=_order.handles(), **arguments)
+        return getattr(_ops, f"smddp_{kind}")(**arguments)
 
 
 def emit_matched(kind: str, **arguments):
@@ -90,7 +91,7 @@ def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> 
 
 @tf.RegisterGradient("SmddpAllreduce")
 def _(node, *upstream):
-    grads = allreduce_gradient(
+    return allreduce_gradient(
         list(upstream),
         node.get_attr("reduce_op"),
         node.get_attr("prescale"),
@@ -98,12 +99,6 @@ def _(node, *upstream):
         node.get_attr("tensor_name").decode(),
         node.get_attr("process_set"),
     )
-    return [*grads, *_no_gradient_of_order(node)]
-
-
-def _no_gradient_of_order(node) -> list:
-    """The order handles are the last inputs of an op."""
-    return [None] * node.get_attr("M")
 
 
 def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
@@ -136,8 +131,7 @@ def _broadcast_gradient(upstream, root, name, process_set) -> list:
 @tf.RegisterGradient("SmddpBroadcast")
 def _(node, *upstream):
     root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
-    grads = _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
-    return [*grads, *_no_gradient_of_order(node)]
+    return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
 
 
 def allgather(tensor, name: str, process_set: int = 0):
@@ -185,7 +179,7 @@ def _(node, upstream):
     summed = allreduce([upstream], Sum, 1.0, 1.0, name, process_set)[0]
     begin = tf.reduce_sum(all_rows[: _runtime.rank_in(process_set)])
     own = summed[begin : begin + tf.cast(rows, tf.int64)]
-    return [tf.reshape(own, tf.shape(tensor)), *_no_gradient_of_order(node)]
+    return tf.reshape(own, tf.shape(tensor))
 
 
 def alltoall(tensor, splits, name: str, process_set: int = 0):
@@ -222,8 +216,7 @@ def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
 def _(node, upstream, _):
     # What came from a rank goes back to it.
     name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
-    grad = alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0]
-    return [grad, None, *_no_gradient_of_order(node)]
+    return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
 
 
 def reducescatter(
@@ -273,7 +266,7 @@ def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set
 
 @tf.RegisterGradient("SmddpReducescatter")
 def _(node, *upstream):
-    grads = _reducescatter_gradient(
+    return _reducescatter_gradient(
         upstream,
         node.get_attr("reduce_op"),
         node.get_attr("prescale"),
@@ -281,7 +274,6 @@ def _(node, *upstream):
         node.get_attr("tensor_name").decode(),
         node.get_attr("process_set"),
     )
-    return [*grads, *_no_gradient_of_order(node)]
 
 
 def barrier(name: str, process_set: int = 0):

@@ -2,10 +2,13 @@
 
 TensorFlow chains stateful ops only inside one function body; a nested function, a loop or a cond
 that touches a variable is outside that chain. But ops that touch the same resource keep program
-order everywhere, since functions, loops and conds capture it (automatic control dependencies). So
-each collective has the handle of a variable of ours as an input, which its kernel never reads.
-Inside jit_compile=True that is not enough: XLA runs what does not depend on each other in any
-order, so there each call reads the variable and writes it (_xla.py).
+order everywhere (automatic control dependencies), and TensorFlow lets a library say which resources
+an op touches. Ours all touch one thing, a constant: a graph that has a collective captures it, so
+functions, loops and conds that hold collectives have it among their inputs, and touch it too. Unlike
+the handle of a variable it may be captured by a function that ends in a SavedModel.
+
+Inside jit_compile=True that is not enough: XLA runs what does not depend on each other in any order.
+There each call also reads a variable and writes it (_xla.py).
 
 A TF1 graph has no order at all, and several threads have none among each other. There collectives
 are matched by name, in the order of the first rank of the set (ops/engine/channel.h).
@@ -19,27 +22,64 @@ from smddp_tf import _native
 
 tf = _native.tensorflow()
 
+from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
 
 # How an operation meets its counterparts; of ops/collective/request.h.
 IN_ORDER, PERHAPS_THREADS, BY_NAME = range(3)
 
+_CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
+# Stateful ops of ours that wait for nobody; buckets start as soon as they can.
+_FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
+_constants: list = []  # the one of _constant(), once there is a graph with a collective
 _first_eager_thread: list = []
 
 
+def _constant():
+    """What collectives touch. TensorFlow would copy a small one into each graph."""
+    if not _constants:
+        with tf.init_scope(), tf.device("/cpu:0"):
+            _constants.append(tf.zeros([256], tf.int32))
+    return _constants[0]
+
+
 @functools.cache
-def _eager_handle():
-    """The handle of the variable, which is made when the first graph has a collective."""
+def variable_handle():
+    """The handle of the variable by which XLA keeps order."""
     with tf.init_scope(), tf.device("/cpu:0"):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="smddp_tf_order")
-        # XLA looks at its value; the graphs of other modes do not.
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0))
     return handle
 
 
-def _in_session() -> bool:
+def _captured(graph):
+    """The graph's own name for the constant; None if no collective is in it."""
+    captures = getattr(graph, "captures", ())
+    known = getattr(graph, _CAPTURED, (None, None))
+    if known[0] is not captures:
+        own = (inside for outside, inside in captures if outside is _constant())
+        known = captures, next(own, None)
+        setattr(graph, _CAPTURED, known)
+    return known[1]
+
+
+@auto_control_deps.register_acd_resource_resolver
+def _smddp_tf_resolver(op, reads, writes) -> bool:
+    """Tells TensorFlow that an op touches the constant. Returns whether that is news."""
+    del reads
+    touched = _captured(op.graph) if _constants else None
+    if touched is None or touched in writes:
+        return False
+    ours = op.type.startswith("Smddp") and op.type not in _FREE_OPS
+    if not ours and not any(one is touched for one in op.inputs):
+        return False
+    writes.add(touched)
+    return True
+
+
+def in_session() -> bool:
     """Whether the graph that is being built ends up in a TF1 session."""
     if tf.executing_eagerly():
         return False
@@ -47,16 +87,15 @@ def _in_session() -> bool:
         return not tf.executing_eagerly()
 
 
-def handles() -> list:
-    """What an op takes as its input `order`: the handle, or nothing where it has no effect."""
-    if tf.executing_eagerly() or _in_session():
-        return []
-    return [_eager_handle()]
+def keep() -> None:
+    """Keeps the collective that is emitted next in program order, if it is in a function."""
+    if not tf.executing_eagerly() and not in_session():
+        tf.compat.v1.get_default_graph().capture(_constant())
 
 
 def matching() -> int:
     """How the operations that are emitted now meet their counterparts on other ranks."""
-    if _in_session():
+    if in_session():
         return BY_NAME
     main = threading.current_thread() is threading.main_thread()
     return IN_ORDER if main else PERHAPS_THREADS

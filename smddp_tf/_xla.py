@@ -47,21 +47,18 @@ def _shape_text(tensor) -> str:
 
 
 def _read_token():
-    order = _order.handles()
-    if order:
-        token = tf.raw_ops.ReadVariableOp(resource=order[0], dtype=tf.int32)
+    if not _order.in_session():
+        token = tf.raw_ops.ReadVariableOp(resource=_order.variable_handle(), dtype=tf.int32)
         token.set_shape([])
         return token
-    # In a TF1 graph there is no variable that is initialized; there are names (_order.py), and the
-    # order of this function.
+    # There the variable is not initialized; there are names (_order.py), and this function's order.
     last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
     return last[0] if last else tf.constant(0, tf.int32)
 
 
 def _write_token(token) -> None:
-    order = _order.handles()
-    if order:
-        tf.raw_ops.AssignVariableOp(resource=order[0], value=token)
+    if not _order.in_session():
+        tf.raw_ops.AssignVariableOp(resource=_order.variable_handle(), value=token)
     else:
         tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)[:] = [token]
 
@@ -96,6 +93,7 @@ def call(
         "name": quote(name, safe=""),
         "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
     }
+    _order.keep()
     token = _read_token()
     *results, token = gen_xla_ops.xla_custom_call_v2(
         operands=[*tensors, token],

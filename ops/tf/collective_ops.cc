@@ -1,5 +1,4 @@
-// The collectives that a user calls by hand. TensorFlow keeps them in program order, across nested
-// functions and loops as well, by the order handle that each of them has as an input.
+// The collectives that a user calls by hand; smddp_tf/_order.py keeps them in program order.
 #include <memory>
 #include <string>
 #include <vector>
@@ -128,41 +127,40 @@ void RegisterCollectiveOps() {
   RegisterAsync<SameShapesCall<SMDDP_ALLREDUCE>, CreateAttributes<kAllreduceAttrs>,
                 DestroyAttributes>(
       {"SmddpAllreduce",
-       {"tensors: N * T", kOrderInput},
+       {"tensors: N * T"},
        {"outputs: N * T"},
        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", "description: string = ''", kNameAttr, kSetAttr, kMatchingAttr,
-        kOrderAttr},
+        "postscale: float = 1.0", "description: string = ''", kNameAttr, kSetAttr, kMatchingAttr},
        true,
        SameShapes});
   RegisterAsync<SameShapesCall<SMDDP_BROADCAST>, CreateAttributes<kHasType | kHasRoot | kHasList>,
                 DestroyAttributes>(
       {"SmddpBroadcast",
-       {"tensors: N * T", kOrderInput},
+       {"tensors: N * T"},
        {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr, kMatchingAttr},
        true,
        SameShapes});
   RegisterAsync<AllgatherCall, CreateAttributes<kHasType>, DestroyAttributes>(
       {"SmddpAllgather",
-       {"tensor: T", kOrderInput},
+       {"tensor: T"},
        {"output: T"},
-       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr},
        true,
        UnknownShape});
   RegisterOp({"SmddpJoin",
-              {kOrderInput},
+              {},
               {"last: int32"},
-              {kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+              {kNameAttr, kSetAttr, kMatchingAttr},
               true,
               UnknownShape});
   RegisterKernel("SmddpJoin", TF_NewKernelBuilder("SmddpJoin", "CPU", CreateAttributes<0>,
                                                   ComputeJoin, DestroyAttributes));
   RegisterAsync<BarrierCall, CreateAttributes<0>, DestroyAttributes>(
       {"SmddpBarrier",
-       {kOrderInput},
        {},
-       {kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       {},
+       {kNameAttr, kSetAttr, kMatchingAttr},
        true,
        NoOutputs});
 }

@@ -199,18 +199,18 @@ class ReduceScatterCall : public AsyncCall {
 void RegisterExchangeOps() {
   RegisterAsync<AlltoallCall, CreateAttributes<kHasType>, DestroyAttributes>(
       {"SmddpAlltoall",
-       {"tensor: T", "splits: int32", kOrderInput},
+       {"tensor: T", "splits: int32"},
        {"output: T", "received_splits: int32"},
-       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr},
        true,
        UnknownShape});
   RegisterAsync<ReduceScatterCall, CreateAttributes<kHasType | kHasReduce | kHasList>,
                 DestroyAttributes>(
       {"SmddpReducescatter",
-       {"tensors: N * T", kOrderInput},
+       {"tensors: N * T"},
        {"outputs: N * T"},
        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", kNameAttr, kSetAttr, kMatchingAttr, kOrderAttr},
+        "postscale: float = 1.0", kNameAttr, kSetAttr, kMatchingAttr},
        true,
        UnknownShape});
 }

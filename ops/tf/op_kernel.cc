@@ -180,12 +180,8 @@ void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   int64_t n = TF_ShapeInferenceContextNumInputs(context);
   for (int i = 0; i < n; ++i) {
     TF_ShapeInferenceContextGetInput(context, i, handle, status);
+    if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
     if (TF_GetCode(status) != kTfOk) break;
-    TF_ShapeInferenceContextSetOutput(context, i, handle, status);
-    if (TF_GetCode(status) == kTfOk) continue;
-    // There is no such output: the input is the order handle, which is the last.
-    TF_SetStatus(status, kTfOk, "");
-    break;
   }
   TF_DeleteShapeHandle(handle);
 }

@@ -51,10 +51,6 @@ enum AttributeSet : unsigned {
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
 inline constexpr const char* kMatchingAttr = "matching: int = 0";
-// The handle by which TensorFlow keeps collectives in program order; it is never read. None in
-// eager calls and TF1 graphs. It is the last input, so that input i still belongs to output i.
-inline constexpr const char* kOrderInput = "order: M * resource";
-inline constexpr const char* kOrderAttr = "M: int >= 0 = 0";
 
 // False after a failure, which has then been reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);

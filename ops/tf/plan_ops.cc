@@ -141,10 +141,10 @@ class EndCall : public AsyncCall {
 
 void RegisterPlanOps() {
   RegisterOp({"SmddpPlanBegin",
-              {kOrderInput},
+              {},
               {"run: int64"},
               {"plan_name: string", "fingerprint: int", "description: string",
-               "num_buckets: int >= 0", kSetAttr, kOrderAttr},
+               "num_buckets: int >= 0", kSetAttr},
               true,
               ScalarShape});
   RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
@@ -158,9 +158,9 @@ void RegisterPlanOps() {
        false,
        BucketShapes});
   RegisterAsync<EndCall, CreateEnd, DestroyEnd>({"SmddpPlanEnd",
-                                                 {"run: int64", "tokens: K * int64", kOrderInput},
+                                                 {"run: int64", "tokens: K * int64"},
                                                  {},
-                                                 {"K: int >= 0", kSetAttr, kOrderAttr},
+                                                 {"K: int >= 0", kSetAttr},
                                                  true,
                                                  NoOutputs});
 }
