@@ -4,11 +4,11 @@ TensorFlow chains stateful ops only inside one function body; a nested function,
 that touches a variable is outside that chain. But ops that touch the same resource keep program
 order everywhere (automatic control dependencies), and TensorFlow lets a library say which resources
 an op touches. Ours all touch one thing, a constant: a graph that has a collective captures it, so
-functions, loops and conds that hold collectives have it among their inputs, and touch it too. Unlike
-the handle of a variable it may be captured by a function that ends in a SavedModel.
+functions, loops and conds that hold collectives have it among their inputs, and touch it too.
+Unlike the handle of a variable it may be captured by a function that ends in a SavedModel.
 
-Inside jit_compile=True that is not enough: XLA runs what does not depend on each other in any order.
-There each call also reads a variable and writes it (_xla.py).
+Inside jit_compile=True that is not enough: XLA runs what does not depend on each other in any
+order. There each call also reads a variable and writes it (_xla.py).
 
 A TF1 graph has no order at all, and several threads have none among each other. There collectives
 are matched by name, in the order of the first rank of the set (ops/engine/channel.h).
