@@ -261,7 +261,25 @@ void Pipeline::Resume(const std::vector<int>& ranks, const std::vector<std::stri
   state_ = State::kDone;
 }
 
+// Of whose report the text is still awaited. Those of other nodes come all at once.
+std::vector<int> Pipeline::MissingInMismatch() const {
+  std::vector<int> missing;
+  for (int node = 0; node < topo_.num_nodes; ++node) {
+    for (int r : topo_.nodes[node]) {
+      if (node != topo_.node) missing.push_back(topo_.world_ranks[r]);
+    }
+  }
+  for (int p = 0; p < shm_->size() && topo_.num_nodes == 1; ++p) {
+    const LaneCell& peer = shm_->lane(p, lane_->index);
+    bool late = state_ == State::kMismatchPost ? peer.detail_read.load() < lane_->mismatches
+                                               : peer.detail_posted.load() <= lane_->mismatches;
+    if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
+  }
+  return missing;
+}
+
 std::vector<int> Pipeline::Missing() const {
+  if (state_ == State::kMismatchPost || state_ == State::kMismatchRead) return MissingInMismatch();
   std::vector<int> missing;
   for (int p = 0; p < shm_->size(); ++p) {
     const LaneCell& peer = shm_->lane(p, lane_->index);

@@ -70,6 +70,7 @@ class Pipeline : public Collective {
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
+  std::vector<int> MissingInMismatch() const;
   bool MismatchAcrossNodes();
   void Resume(const std::vector<int>& ranks, const std::vector<std::string>& texts);
   void Publish(std::atomic<uint64_t>* counter, uint64_t value);

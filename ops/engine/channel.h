@@ -57,8 +57,10 @@ struct JoinedLane {
 
 class Channel {
  public:
+  // `broken`: told of the first failure other than a mismatch of an operation of this rank, with no
+  // lock held. The ranks are out of step then: every later operation fails with the same sentence.
   Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-          int track);
+          int track, std::function<void(const Status&)> broken);
 
   // Never calls `done`; the caller pumps afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
@@ -85,6 +87,7 @@ class Channel {
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
   bool AdvanceFront(Finished* finished);
   void Activate(Operation* operation);
+  Status Finish(Operation* operation);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
   bool FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun);
@@ -94,6 +97,7 @@ class Channel {
   FlightRecorder* recorder_;
   Timeline* timeline_;
   int track_;  // in the timeline
+  const std::function<void(const Status&)> broken_;
   uint64_t sequence_ = 0;
   double last_done_ = 0;
   mutable std::mutex mutex_;

@@ -24,9 +24,11 @@ namespace smddp {
 
 class RankSet {
  public:
-  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set.
+  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set. `broken`: see
+  // Channel; it is to break every set of the job, this one too.
   RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-          FlightRecorder* recorder, Timeline* timeline, double spin_seconds);
+          FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
+          const std::function<void(const Status&)>& broken);
   ~RankSet();  // StopProgress was called, or the process ends
 
   void StartProgress();
@@ -35,13 +37,14 @@ class RankSet {
   int number() const { return number_; }
   const Topology& topology() const { return connection_->topology; }
   ShmGroup* shm() const { return connection_->shm.get(); }
+  Alarm* alarm() const { return connection_->alarm.get(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
   // Hand-written collectives: blocks until done.
   Status Run(Request request);
 
   // Gradient plans; see PlanRuns.
-  int64_t BeginPlan(std::shared_ptr<const PlanInfo> info);
+  Status BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run);
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   Status EndPlan(int64_t run);
 

@@ -86,7 +86,7 @@ class ShmGroup {
   // Wakes the peers that sleep; called after a counter was published.
   void RingPeers() const;
   // Wakes threads of this rank, when one thread finished what another waits for.
-  void RingSelf() const { Ring(rank_); }
+  void RingSelf() const;
   // To sleep: Prepare, look once more whether there is something to do, then Sleep or Cancel.
   uint32_t PrepareSleep() const;
   void Sleep(uint32_t ticket, int timeout_ms) const;
