@@ -67,6 +67,8 @@ class Channel {
   // Advances what can be advanced now. True if anything moved.
   bool Pump();
   bool Idle() const;
+  // Whether operations are matched by name, so that they have no order to those of other channels.
+  bool MatchesByName() const { return false; }
   // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if
   // others have begun an operation, enqueues our part in it and returns true.
   bool EnqueueJoined(uint64_t tickets, JoinedLane* joined);

@@ -300,6 +300,15 @@ void Communicator::InspectPlans(double seconds,
   }
 }
 
+Status Communicator::InspectCycles(double seconds) {
+  Status first;
+  for (const auto& set : OwnSets()) {
+    Status cycle = set->InspectCycles(seconds);
+    if (first.ok()) first = cycle;
+  }
+  return first;
+}
+
 void Communicator::FailAll(const Status& failure) {
   Status first;
   {

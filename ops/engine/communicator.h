@@ -49,6 +49,7 @@ class Communicator {
                   const std::function<void(Operation*, const std::vector<int>&)>& look);
   void InspectPlans(double seconds,
                     const std::function<void(const std::string& waiting, double waited)>& look);
+  Status InspectCycles(double seconds);
   // Breaks the communicator: everything pending and to come fails with this, or with what broke it
   // before.
   void FailAll(const Status& failure);

@@ -121,6 +121,8 @@ void Monitor::Tick(double seconds) {
     CheckOperation(operation, missing, &failure);
   });
   CheckPlans(seconds, &failure);
+  Status cycle = communicator_->InspectCycles(seconds);
+  if (failure.ok()) failure = cycle;
   if (!failure.ok()) Break(failure);
 }
 

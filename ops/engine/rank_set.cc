@@ -22,6 +22,7 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
       gradients_(std::move(connection_->lanes[1]), selector, recorder, timeline,
                  TrackOf(number, true), broken),
       plans_(&gradients_),
+      cycles_(&connection_->topology, connection_->shm.get()),
       spin_seconds_(spin_seconds) {}
 
 RankSet::~RankSet() = default;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/channel.h"
+#include "engine/cycle.h"
 #include "engine/plan_runs.h"
 #include "engine/waiter.h"
 #include "engine/world.h"
@@ -65,6 +66,7 @@ class RankSet {
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
+  Status InspectCycles(double seconds) { return cycles_.Look(seconds, &hand_, &gradients_); }
   ChannelStats HandStats() const { return hand_.Stats(); }
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 
@@ -87,6 +89,7 @@ class RankSet {
   Channel hand_;
   Channel gradients_;
   PlanRuns plans_;
+  CycleWatch cycles_;
   const double spin_seconds_;
 
   std::atomic<bool> failed_{false};

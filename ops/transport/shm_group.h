@@ -21,6 +21,7 @@ constexpr int kLanes = 2;
 constexpr int kSlots = 4;
 constexpr size_t kDetailBytes = 64 << 10;
 constexpr size_t kFailureBytes = 4096;
+constexpr size_t kTitleBytes = 248;
 
 // Progress of one rank on one lane; see collective/pipeline.h for the phases.
 struct alignas(64) LaneCell {
@@ -34,6 +35,13 @@ struct alignas(64) LaneCell {
 
 enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
 
+// Where a rank stands in a lane; see engine/cycle.h.
+enum class LaneState : int { kIdle = 0, kBusy = 1, kStuck = 2 };
+struct alignas(64) LaneReport {
+  std::atomic<LaneState> state;
+  char title[kTitleBytes];  // while kStuck: of the operation
+};
+
 struct RankCell {
   alignas(64) pthread_mutex_t alive;  // robust: the kernel tells when its owner dies
   std::atomic<int> state;             // PeerState
@@ -42,6 +50,7 @@ struct RankCell {
   alignas(64) std::atomic<uint32_t> doorbell;  // futex word
   std::atomic<uint32_t> sleepers;
   LaneCell lanes[kLanes];
+  LaneReport reports[kLanes];
   char detail[kLanes][kDetailBytes];
 };
 

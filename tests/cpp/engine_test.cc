@@ -294,3 +294,54 @@ TEST(TheMonitorIsWokenAndKeepsItsOwnTime) {
   EXPECT(came && seconds < 4, std::to_string(seconds));
   UnwatchTermination();
 }
+
+// ---- cycles -------------------------------------------------------------------------------------
+
+TEST(RanksThatWaitForEachOtherInDifferentChannelsFailAtOnce) {
+  Wires wires(3, 1);
+  std::vector<std::string> texts(3);
+  RunRanks(3, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    auto everybody = Everybody(*communicator);
+    double begin = NowSeconds();
+    float value = 1;
+    EXPECT(everybody->Run(Sum(&value, "all")).ok());
+    if (rank == 1) {
+      texts[rank] = everybody->Run(Sum(&value, "accuracy")).message();
+    } else {
+      Outcome bucket;
+      int64_t run = 0;
+      EXPECT(everybody->BeginPlan(Plan(1), &run).ok());
+      everybody->SubmitBucket(run, 0, bucket.Bucket());
+      EXPECT(bucket.Done(10));
+      texts[rank] = bucket.status.message();
+    }
+    EXPECT(NowSeconds() - begin < 10);
+    communicator->Leave(true);
+  });
+  EXPECT(texts[0].find("in allreduce 'accuracy'") != std::string::npos, texts[0]);
+  EXPECT(texts[0].find("in gradient bucket 0 of 'tape' (step 1)") != std::string::npos, texts[0]);
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+}
+
+TEST(ARankThatIsOnlySlowIsNoCycle) {
+  // Rank 1 is busy elsewhere for longer than the grace; then it does what rank 0 waits for, in both
+  // channels.
+  Wires wires(2, 1);
+  RunRanks(2, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    auto everybody = Everybody(*communicator);
+    Outcome bucket;
+    int64_t run = 0;
+    float value = 1;
+    if (rank == 1) ::usleep(1500000);
+    EXPECT(everybody->BeginPlan(Plan(1), &run).ok());
+    everybody->SubmitBucket(run, 0, bucket.Bucket());
+    if (rank == 1) ::usleep(1500000);
+    EXPECT(everybody->Run(Sum(&value, "loss")).ok());
+    EXPECT(bucket.Done(10) && bucket.status.ok());
+    EXPECT(everybody->EndPlan(run).ok());
+    communicator->Leave(false);
+  });
+}

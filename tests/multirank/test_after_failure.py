@@ -245,3 +245,95 @@ def test_shutdown_waits_for_a_rank_that_works(run):
     assert results[0]["seconds"] < 2
     assert all(3 < results[r]["seconds"] < 8 for r in (1, 2)), results
     assert "waits for the other ranks to end, since 2 s" in result.output, result.output[-4000:]
+
+
+def told(result, *words):
+    """Both ranks failed within seconds, and what they said names both operations."""
+    assert not result.timed_out, result.output[-4000:]
+    assert sorted(result.results) == [0, 1], result.output[-4000:]
+    for one in result.results.values():
+        assert one["seconds"] < 5, one  # 1.2 s on an idle machine
+        assert "neither will come" in one["text"], one
+        for word in words:
+            assert word in one["text"], one
+
+
+CAUGHT = """
+v = tf.Variable(tf.ones([1000]), name="weights")
+def step(i):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(v)
+    if i == 3 and rank == 1:
+        raise ValueError("the data are broken")
+    return hvd.DistributedGradientTape(tape).gradient(loss, v)
+try:
+    begin = time.time()
+    try:
+        for i in range(6):
+            (tf.function(step) if graph else step)(i)
+    except ValueError:
+        pass
+    hvd.allreduce(1.0, name="accuracy")
+    text = ""
+except tf.errors.OpError as error:
+    text = error.message
+report(text=text, seconds=time.time() - begin)
+"""
+
+
+def test_an_exception_that_one_rank_caught(run):
+    """It goes on with other collectives than the others: an error on all that names both."""
+    body = CAUGHT.replace("graph", "False")
+    told(run(body, 2, timeout=200), "gradient bucket 0 of", "(step 4)", "'accuracy'")
+
+
+FIT = """
+model = keras.Sequential([keras.layers.Input([4]), keras.layers.Dense(1)])
+model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), "mse")
+class Clock(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        global begin
+        begin = time.time()
+x, y = np.ones([NUMBER, 4], np.float32), np.ones([NUMBER, 1], np.float32)
+if BROKEN:
+    x[8:] = np.nan
+callbacks = [Clock(), keras.callbacks.TerminateOnNaN(), hvd.callbacks.MetricAverageCallback()]
+try:
+    model.fit(x, y, batch_size=4, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    text = ""
+except tf.errors.OpError as error:
+    text = error.message
+report(text=text, seconds=time.time() - begin)
+"""
+
+
+@pytest.mark.parametrize("case", ["uneven", "nan"])
+def test_fit_that_ends_on_one_rank(keras3_job, case):
+    """One rank averages its metrics, the other its gradients: both are told what the other does."""
+    number, broken = ("16 + 8 * rank", "False") if case == "uneven" else ("32", "rank == 1")
+    body = FIT.replace("NUMBER", number).replace("BROKEN", broken)
+    told(keras3_job(body, 2, timeout=200), "gradient bucket 0 of", "allreduce 'metric")
+
+
+SLOW = """
+v = tf.Variable(tf.ones([1000]), name="weights")
+@tf.function
+def step():
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(v)
+    gradient = hvd.DistributedGradientTape(tape).gradient(loss, v)
+    return tf.reduce_sum(gradient) + hvd.allreduce(loss, name="loss")
+for i in range(3):
+    if i == rank:
+        time.sleep(2.5)
+    step()
+    if i == 1 - rank:
+        time.sleep(2.5)
+    hvd.allreduce(1.0)
+report(done=True)
+"""
+
+
+def test_a_rank_that_is_only_slow(job):
+    """It comes after a while: no error."""
+    job(SLOW, 2, timeout=200).check(2)
