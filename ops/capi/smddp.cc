@@ -318,7 +318,7 @@ void smddp_plan_delete(smddp_plan* plan) { delete plan; }
 int smddp_plan_begin(const smddp_plan* plan, int64_t* run) {
   Status status;
   std::shared_ptr<RankSet> set = FindSet(plan->process_set, &status);
-  if (set != nullptr) *run = set->BeginPlan(plan->info);
+  if (set != nullptr) status = set->BeginPlan(plan->info, run);
   return Return(status);
 }
 

@@ -213,7 +213,7 @@ bool Pipeline::MismatchInNode() {
     if (!reached(&LaneCell::detail_read, report - 1)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[lane_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
-    shm_->cell(shm_->rank()).reports[lane_->index] = OwnReport();
+    shm_->cell(shm_->rank()).mismatches[lane_->index] = OwnReport();
     Publish(&self.detail_posted, report);
     state_ = State::kMismatchRead;
     return true;
@@ -223,7 +223,7 @@ bool Pipeline::MismatchInNode() {
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports;
   for (int p = 0; p < shm_->size(); ++p) {
-    reports.push_back(shm_->cell(p).reports[lane_->index]);
+    reports.push_back(shm_->cell(p).mismatches[lane_->index]);
     ranks.push_back(topo_.WorldRank(p));
     texts.emplace_back(shm_->cell(p).detail[lane_->index]);
   }
@@ -290,7 +290,25 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
   state_ = State::kDone;
 }
 
+// Of whose report the text is still awaited. Those of other nodes come all at once.
+std::vector<int> Pipeline::MissingInMismatch() const {
+  std::vector<int> missing;
+  for (int node = 0; node < topo_.num_nodes; ++node) {
+    for (int r : topo_.nodes[node]) {
+      if (node != topo_.node) missing.push_back(topo_.world_ranks[r]);
+    }
+  }
+  for (int p = 0; p < shm_->size() && topo_.num_nodes == 1; ++p) {
+    const LaneCell& peer = shm_->lane(p, lane_->index);
+    bool late = state_ == State::kMismatchPost ? peer.detail_read.load() < lane_->mismatches
+                                               : peer.detail_posted.load() <= lane_->mismatches;
+    if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
+  }
+  return missing;
+}
+
 std::vector<int> Pipeline::Missing() const {
+  if (state_ == State::kMismatchPost || state_ == State::kMismatchRead) return MissingInMismatch();
   std::vector<int> missing;
   for (int p = 0; p < shm_->size(); ++p) {
     const LaneCell& peer = shm_->lane(p, lane_->index);

@@ -72,6 +72,7 @@ class Pipeline : public Collective {
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
+  std::vector<int> MissingInMismatch() const;
   bool MismatchAcrossNodes();
   MismatchReport OwnReport() const;
   void Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,

@@ -23,13 +23,14 @@ Status NobodyToFollow(int first) {
 }  // namespace
 
 Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-                 int track, bool in_plan_order)
+                 int track, bool in_plan_order, std::function<void(const Status&)> broken)
     : lane_(std::move(lane)),
       selector_(selector),
       recorder_(recorder),
       timeline_(timeline),
       track_(track),
-      in_plan_order_(in_plan_order) {
+      in_plan_order_(in_plan_order),
+      broken_(std::move(broken)) {
   lane_.waited = in_plan_order;
 }
 
@@ -47,11 +48,16 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
 bool Channel::Pump() {
   Finished finished;
   bool moved = false;
+  Status broken;
   {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
+    bool whole = failure_.ok();
     while (!queue_.empty() && AdvanceFront(&finished)) moved = true;
+    if (whole && !failure_.ok()) broken = failure_;
   }
+  // First, so that whoever is told of the failure finds everything broken.
+  if (!broken.ok()) broken_(broken);
   Complete(&finished);
   return moved;
 }
@@ -71,27 +77,8 @@ bool Channel::AdvanceFront(Finished* finished) {
   if (status.ok()) {
     Progress progress = front->collective->Advance();
     if (progress != Progress::kDone) return progress == Progress::kSome;
-    status = front->collective->status();
-    last_done_ = NowSeconds();
-    if (status.code() == Code::kOutOfTurn) {
-      recorder_->Finish(front->record, "out of turn", last_done_);
-      front->collective = nullptr;
-      follows_ = true;
-      turn_awaited_ = last_done_;
-      return true;
-    }
-    lane_.waited = in_plan_order_;
-    if (!lane_.threads) follows_ = false;
-    recorder_->Finish(front->record, status.ok() ? "done" : "failed", last_done_);
-    if (lane_.timed) Trace(*front, !status.ok(), last_done_);
-    ++stats_.operations;
-    stats_.bytes += front->request.bytes();
-    if (front->awaited) stats_.awaited_seconds += last_done_ - front->ready;
-    if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
-    // The streams of the ranks are out of step now; the monitors of this node break it everywhere.
-    if (!status.ok() && status.code() != Code::kMismatch) {
-      lane_.shm->PostFailure(static_cast<int>(status.code()), status.message());
-    }
+    status = Finish(front);
+    if (status.code() == Code::kOutOfTurn) return true;
   }
   finished->emplace_back(std::move(queue_.front()), status);
   queue_.pop_front();
@@ -148,6 +135,38 @@ bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
   }
   *key = known_key_;
   return true;
+}
+
+// How the operation ended. One out of turn stays at the front.
+Status Channel::Finish(Operation* operation) {
+  Status status = operation->collective->status();
+  last_done_ = NowSeconds();
+  if (status.code() == Code::kOutOfTurn) {
+    recorder_->Finish(operation->record, "out of turn", last_done_);
+    operation->collective = nullptr;
+    follows_ = true;
+    turn_awaited_ = last_done_;
+    return status;
+  }
+  lane_.waited = in_plan_order_;
+  if (!lane_.threads) follows_ = false;
+  recorder_->Finish(operation->record, status.ok() ? "done" : "failed", last_done_);
+  if (lane_.timed) Trace(*operation, !status.ok(), last_done_);
+  ++stats_.operations;
+  stats_.bytes += operation->request.bytes();
+  if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
+  if (!status.ok() && status.code() != Code::kMismatch) {
+    // The streams of the ranks are out of step now: what comes next would read what is left of this
+    // one. What is known of another rank says which and where.
+    if (status.code() != Code::kRemote) {
+      status = status.Within("rank " +
+                             std::to_string(lane_.topology->WorldRank(lane_.topology->local_rank)) +
+                             " failed in " + operation->request.Title());
+    }
+    failure_ = status;
+  }
+  if (operation->fate != nullptr && operation->fate->ok()) *operation->fate = status;
+  return status;
 }
 
 void Channel::Trace(const Operation& operation, bool failed, double now) const {
@@ -231,6 +250,11 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
   joined->run = begun.run;
   queue_.push_back(std::move(operation));
   return true;
+}
+
+bool Channel::MatchesByName() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return lane_.threads;
 }
 
 bool Channel::Idle() const {

@@ -64,15 +64,19 @@ struct JoinedLane {
 class Channel {
  public:
   // `in_plan_order`: who enqueues has put the operations into order (engine/plan_runs.h), so that
-  // several at once say nothing of threads.
+  // several at once say nothing of threads. `broken`: told of the first failure other than a
+  // mismatch of an operation of this rank, with no lock held. The ranks are out of step then: every
+  // later operation fails with the same sentence.
   Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-          int track, bool in_plan_order);
+          int track, bool in_plan_order, std::function<void(const Status&)> broken);
 
   // Never calls `done`; the caller pumps afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
   // Advances what can be advanced now. True if anything moved.
   bool Pump();
   bool Idle() const;
+  // Whether operations are matched by name, so that they have no order to those of other channels.
+  bool MatchesByName() const;
   // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if
   // others have begun an operation, enqueues our part in it and returns true.
   bool EnqueueJoined(uint64_t tickets, JoinedLane* joined);
@@ -98,6 +102,7 @@ class Channel {
   bool NextKey(uint64_t* key, Status* failure);
   bool AskFirstNode(uint64_t* key, Status* failure);
   void Activate(Operation* operation);
+  Status Finish(Operation* operation);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
   bool FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun);
@@ -112,6 +117,7 @@ class Channel {
   double turn_awaited_ = 0;  // since when, in seconds; 0: no turn is awaited
   bool key_known_ = false;   // from the first node
   uint64_t known_key_ = 0;
+  const std::function<void(const Status&)> broken_;
   uint64_t sequence_ = 0;
   double last_done_ = 0;
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>  // for move
 
+#include "core/deadline.h"
 #include "core/log.h"
 #include "engine/monitor.h"
 #include "kernels/reduce.h"
@@ -14,6 +15,7 @@ namespace smddp {
 namespace {
 
 constexpr double kDefaultSpinSeconds = 50e-6;
+constexpr double kLingerSeconds = 5;
 constexpr int kGoneMicroseconds = 500;  // between two looks whether the other nodes know
 
 double SpinSeconds(const Config& config, const Topology& topo) {
@@ -35,6 +37,50 @@ std::string Show(const std::vector<int>& ranks) {
   return text + "]";
 }
 
+// What a rank looks at that waits for the others to end.
+class Farewell {
+ public:
+  Farewell(const Config& config, const RankSet& everybody)
+      : seconds_(config.timeout_seconds), everybody_(everybody), deadline_(seconds_) {}
+
+  // A rank has failed, so they will not all come. The launcher ends the others as soon as this
+  // process ends before MPI does, so they get a while to say what happened and to save what they
+  // can.
+  bool Pointless() {
+    if (failed_) return linger_.Passed();
+    if (deadline_.Passed() && !told_) {
+      told_ = true;
+      LogWarning("has ended and waits for the other ranks to end, since " +
+                 std::to_string(static_cast<long long>(seconds_)) + " s");
+    }
+    // As the monitor did, which has ended.
+    const ShmGroup& shm = *everybody_.shm();
+    std::string text;
+    int code = 0;
+    Alarm* alarm = everybody_.alarm();
+    if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
+    for (int p = 0; p < shm.size(); ++p) {
+      if (p == shm.rank() || shm.Peer(p) != PeerState::kDead) continue;
+      shm.PostFailure(static_cast<int>(Code::kRemote),
+                      "rank " + std::to_string(shm.cell(p).world_rank) + " died");
+    }
+    code = shm.Failure(&text);
+    if (code == 0) return false;
+    if (alarm != nullptr) alarm->Raise(code, text);
+    LogWarning("will not wait for the other ranks to end: " + text);
+    failed_ = true;
+    linger_ = Deadline(kLingerSeconds);
+    return false;
+  }
+
+ private:
+  const double seconds_;
+  const RankSet& everybody_;
+  Deadline deadline_;
+  Deadline linger_{0};
+  bool told_ = false, failed_ = false;
+};
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody)
@@ -42,7 +88,8 @@ Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connect
       selector_(MakeSelector(world_->config)),
       spin_seconds_(SpinSeconds(world_->config, everybody->topology)),
       everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
-                                           &timeline_, spin_seconds_)) {}
+                                           &timeline_, spin_seconds_,
+                                           [this](const Status& why) { Break(why); })) {}
 
 Communicator::~Communicator() = default;
 
@@ -57,23 +104,30 @@ Status Communicator::Start() {
 
 // The other nodes may wait for this rank now or later, and have no other way to know. It takes
 // until they leave too, as does finalizing MPI.
-void Communicator::SayGone() {
+void Communicator::SayGone(const std::function<bool()>& stop) {
   auto sets = OwnSets();
   for (bool all = false; !all;) {
     all = true;
     for (const auto& set : sets) all = set->SayGone() && all;
-    if (!all) ::usleep(kGoneMicroseconds);
+    if (all || stop()) return;
+    ::usleep(kGoneMicroseconds);
   }
 }
 
 void Communicator::Leave(bool failed) {
+  const bool broken = failed_;
   for (const auto& set : OwnSets()) set->StopProgress();
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
-  if (failed || world_->mpi == nullptr) return;
-  SayGone();
-  world_->mpi->Finalize();
+  if (world_->mpi == nullptr) return;
+  if (broken) return;  // the monitors tell why, here and on the other nodes
+  if (failed) return SayGone([] { return true; });  // without waiting for an answer
+  // Others may go on for long, with an evaluation on one rank, say. Whoever failed will never end
+  // in good order, so it is not waited for.
+  Farewell farewell(world_->config, *everybody_);
+  SayGone([&] { return farewell.Pointless(); });
+  world_->mpi->Finalize([&] { return farewell.Pointless(); });
 }
 
 // ---- process sets -------------------------------------------------------------------------------
@@ -185,7 +239,8 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
-                                    &timeline_, spin_seconds_);
+                                    &timeline_, spin_seconds_,
+                                    [this](const Status& why) { Break(why); });
     set->StartProgress();
   }
   *number = next_number_++;
@@ -245,16 +300,31 @@ void Communicator::InspectPlans(double seconds,
   }
 }
 
+Status Communicator::InspectCycles(double seconds) {
+  Status first;
+  for (const auto& set : OwnSets()) {
+    Status cycle = set->InspectCycles(seconds);
+    if (first.ok()) first = cycle;
+  }
+  return first;
+}
+
 void Communicator::FailAll(const Status& failure) {
+  Status first;
   {
     std::lock_guard<std::mutex> lock(sets_mutex_);
     if (!failed_) failure_ = failure;
     failed_ = true;
+    first = failure_;
   }
-  for (const auto& set : OwnSets()) {
-    set->Fail(failure);
-    set->SayGone();  // without waiting for an answer
-  }
+  for (const auto& set : OwnSets()) set->Fail(first);
+}
+
+// Posted where the monitors of this node look, whatever set it was: they pass it on, and ours
+// writes it down.
+void Communicator::Break(const Status& failure) {
+  everybody_->shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
+  FailAll(failure);
 }
 
 std::string Communicator::StatsJson() const {

@@ -49,8 +49,13 @@ class Communicator {
                   const std::function<void(Operation*, const std::vector<int>&)>& look);
   void InspectPlans(double seconds,
                     const std::function<void(const std::string& waiting, double waited)>& look);
-  // Breaks the communicator: everything pending and to come fails with this.
+  Status InspectCycles(double seconds);
+  // Breaks the communicator: everything pending and to come fails with this, or with what broke it
+  // before.
   void FailAll(const Status& failure);
+  // An operation failed, in whatever set: breaks the communicator on every rank of the job. The
+  // monitors pass it on.
+  void Break(const Status& failure);
   bool failed() const { return failed_; }
 
   Timeline* timeline() { return &timeline_; }
@@ -63,7 +68,7 @@ class Communicator {
     std::shared_ptr<RankSet> set;  // null: this rank is not in it
   };
 
-  void SayGone();
+  void SayGone(const std::function<bool()>& stop);
   // All that this rank is in.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;

@@ -56,6 +56,7 @@ Monitor::Monitor(Communicator* communicator, const Config& config, const RankSet
       config_(config),
       topo_(everybody.topology()),
       shm_(everybody.shm()),
+      alarm_(everybody.alarm()),
       gone_seconds_(topo_.local_size, -1.0) {}
 
 Status Monitor::Start() {
@@ -110,6 +111,7 @@ void Monitor::Tick(double seconds) {
     unflushed_ = 0;
   }
   if (broken_) return;
+  ListenToNodes();
   std::string text;
   int code = shm_->Failure(&text);
   if (code != 0) return Break({static_cast<Code>(code), text});
@@ -119,7 +121,16 @@ void Monitor::Tick(double seconds) {
     CheckOperation(operation, missing, &failure);
   });
   CheckPlans(seconds, &failure);
+  Status cycle = communicator_->InspectCycles(seconds);
+  if (failure.ok()) failure = cycle;
   if (!failure.ok()) Break(failure);
+}
+
+// What another node failed with is a failure of this one.
+void Monitor::ListenToNodes() {
+  std::string text;
+  int code = 0;
+  if (alarm_ != nullptr && alarm_->Heard(&code, &text)) shm_->PostFailure(code, text);
 }
 
 void Monitor::CheckPlans(double seconds, Status* failure) const {
@@ -199,6 +210,8 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
 void Monitor::Break(const Status& failure) {
   broken_ = true;
   shm_->PostFailure(static_cast<int>(failure.code()), failure.message());
+  // What came from another node went to all nodes; to say it again costs nothing.
+  if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
   LogError(failure.message() + "\nlast collectives of this rank:\n" +
            communicator_->FlightRecord());
   communicator_->FailAll(failure);

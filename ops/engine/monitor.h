@@ -5,8 +5,6 @@
 // survivors as soon as one rank has died: the sentence about the death is written first.
 #pragma once
 
-#include <semaphore.h>
-
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "core/config.h"
 #include "core/status.h"
 #include "core/topology.h"
+#include "transport/alarm.h"
 #include "transport/shm_group.h"
 
 namespace smddp {
@@ -41,6 +40,7 @@ class Monitor {
   Status Timeout(const Operation& operation, const std::vector<int>& missing) const;
   void CheckPlans(double seconds, Status* failure) const;
   void Break(const Status& failure);
+  void ListenToNodes();
   bool GoneFor(int world_rank, double seconds) const;
   void UpdatePeers(double seconds);
   void AnswerTermination();
@@ -51,6 +51,7 @@ class Monitor {
   const Config& config_;
   const Topology& topo_;
   ShmGroup* shm_;
+  Alarm* alarm_;                      // null unless this is the first rank of one of several nodes
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
   bool broken_ = false;
   double unflushed_ = 0;  // seconds since the timeline went to its file

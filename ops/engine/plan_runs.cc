@@ -31,19 +31,19 @@ void EmptyRun::WhenDone(std::function<void(const Status&)> done) {
   done(status_);
 }
 
-int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
+Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
   std::vector<std::unique_ptr<Operation>> orphans;
-  int64_t id;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (!failure_.ok()) return failure_;
     // End of the last run comes before this Begin in every program; its absence means that the
     // step did not get there.
     for (Run& run : runs_) GiveUp(&run, &orphans);
     runs_.clear();
-    id = next_run_++;
+    *id = next_run_++;
     runs_.emplace_back();
     Run& run = runs_.back();
-    run.id = id;
+    run.id = *id;
     run.info = std::move(info);
     run.arrived.resize(run.info->num_buckets);
     if (run.info->num_buckets == 0) {
@@ -58,7 +58,7 @@ int64_t PlanRuns::Begin(std::shared_ptr<const PlanInfo> info) {
   for (auto& orphan : orphans) {
     orphan->done({Code::kMismatch, "this step was given up: an earlier operation of it failed"});
   }
-  return id;
+  return {};
 }
 
 void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operation) {
@@ -69,7 +69,9 @@ void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operati
     for (Run& candidate : runs_) {
       if (candidate.id == id) run = &candidate;
     }
-    if (run == nullptr) {
+    if (!failure_.ok()) {
+      refused = failure_;
+    } else if (run == nullptr) {
       refused = {Code::kMismatch, "gradient bucket of step " + std::to_string(id) +
                                       ", which was given up: an earlier operation of it failed"};
     } else {
@@ -115,21 +117,23 @@ void PlanRuns::SkipRun(int64_t run) {
   if (next_run_ <= run) next_run_ = run + 1;
 }
 
-std::shared_ptr<EmptyRun> PlanRuns::End(int64_t id) {
+Status PlanRuns::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
   std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.ok()) return failure_;
   for (auto run = runs_.begin(); run != runs_.end(); ++run) {
     if (run->id != id) continue;
-    std::shared_ptr<EmptyRun> empty = run->empty;
+    *empty = run->empty;
     runs_.erase(run);
-    return empty;
+    break;
   }
-  return nullptr;
+  return {};
 }
 
 void PlanRuns::Abandon(const Status& failure) {
   std::deque<Run> runs;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.ok()) failure_ = failure;
     runs.swap(runs_);
   }
   for (Run& run : runs) {

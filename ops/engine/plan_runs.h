@@ -45,15 +45,17 @@ class PlanRuns {
  public:
   explicit PlanRuns(Channel* channel) : channel_(channel) {}
 
-  int64_t Begin(std::shared_ptr<const PlanInfo> info);
+  // The only failure, here as in End, is that of Abandon.
+  Status Begin(std::shared_ptr<const PlanInfo> info, int64_t* run);
   // Takes the bucket and hands on what is in order now. The request's plan fields are filled in.
   void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
-  // All buckets of the run are done. If there were none, returns what the caller has to wait for.
-  std::shared_ptr<EmptyRun> End(int64_t run);
+  // All buckets of the run are done. If there were none, *empty is what the caller has to wait for.
+  Status End(int64_t run, std::shared_ptr<EmptyRun>* empty);
   // The next run has a number above this one; for runs in which a joined rank had no part.
   void SkipRun(int64_t run);
 
-  // Fails the buckets that wait for others, and those that come later.
+  // The channel is broken: fails the buckets that wait for others, and all that comes later. The
+  // first failure stays.
   void Abandon(const Status& failure);
 
   // For the monitor: adds `seconds` to the time for which buckets that are here have waited for the
@@ -77,6 +79,7 @@ class PlanRuns {
   std::mutex mutex_;      // protects what follows, and the order of Enqueue
   std::deque<Run> runs_;  // open ones
   int64_t next_run_ = 1;
+  Status failure_;       // of Abandon
   std::string awaited_;  // the last *what of Inspect
   double waited_ = 0;
 };

@@ -13,14 +13,16 @@ constexpr size_t kInlineBytes = 256 << 10;
 }  // namespace
 
 RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-                 FlightRecorder* recorder, Timeline* timeline, double spin_seconds)
+                 FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
+                 const std::function<void(const Status&)>& broken)
     : number_(number),
       connection_(std::move(connection)),
       hand_(std::move(connection_->lanes[0]), selector, recorder, timeline, TrackOf(number, false),
-            false),
+            false, broken),
       gradients_(std::move(connection_->lanes[1]), selector, recorder, timeline,
-                 TrackOf(number, true), true),
+                 TrackOf(number, true), true, broken),
       plans_(&gradients_),
+      cycles_(&connection_->topology, connection_->shm.get()),
       spin_seconds_(spin_seconds) {}
 
 RankSet::~RankSet() = default;
@@ -43,12 +45,12 @@ void RankSet::Fail(const Status& failure) {
   failed_ = true;
   hand_.Fail(failure);
   gradients_.Fail(failure);
+  plans_.Abandon(failure);
 }
 
 void RankSet::Close(const Status& reason) {
   StopProgress();
   Fail(reason);
-  plans_.Abandon(reason);
   hand_.Disconnect();
   gradients_.Disconnect();
 }
@@ -181,35 +183,39 @@ Status RankSet::JoinFailure(const Joining& joining) const {
   return {};
 }
 
+// Without work it waits for us; with some it may sleep until its peers move, which they perhaps did
+// while a channel was locked by this thread.
 void RankSet::WakeProgress() {
-  shm()->RingSelf();  // it may sleep in the middle of something else
-  if (!progress_idle_) return;
+  if (!progress_idle_) return shm()->RingSelf();
   std::lock_guard<std::mutex> lock(progress_mutex_);
   progress_wanted_.notify_one();
 }
 
-int64_t RankSet::BeginPlan(std::shared_ptr<const PlanInfo> info) {
-  int64_t run = plans_.Begin(std::move(info));
+Status RankSet::BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run) {
+  Status status = plans_.Begin(std::move(info), run);
   // A run without buckets, or the marker of one that was given up.
   if (!gradients_.Idle()) WakeProgress();
-  return run;
+  return status;
 }
 
 void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation) {
   bool small = operation->request.bytes() <= kInlineBytes;
   plans_.Arrive(run, bucket, std::move(operation));
-  if (small || failed_) {
+  if (small) {
     double until = NowSeconds() + spin_seconds_;
     bool moved = true;
     while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
     if (gradients_.Idle()) return;
   }
+  // There may be no progress thread any more, and nothing left to wait for.
+  while (failed_ && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }
 
 void RankSet::EndPlan(int64_t run, std::function<void(const Status&)> done) {
-  std::shared_ptr<EmptyRun> empty = plans_.End(run);
-  if (empty == nullptr) return done({});
+  std::shared_ptr<EmptyRun> empty;
+  Status status = plans_.End(run, &empty);
+  if (!status.ok() || empty == nullptr) return done(status);
   empty->WhenDone(std::move(done));
 }
 

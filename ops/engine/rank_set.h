@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/channel.h"
+#include "engine/cycle.h"
 #include "engine/plan_runs.h"
 #include "engine/waiter.h"
 #include "engine/world.h"
@@ -24,9 +25,11 @@ namespace smddp {
 
 class RankSet {
  public:
-  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set.
+  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set. `broken`: see
+  // Channel; it is to break every set of the job, this one too.
   RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-          FlightRecorder* recorder, Timeline* timeline, double spin_seconds);
+          FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
+          const std::function<void(const Status&)>& broken);
   ~RankSet();  // StopProgress was called, or the process ends
 
   void StartProgress();
@@ -35,6 +38,7 @@ class RankSet {
   int number() const { return number_; }
   const Topology& topology() const { return connection_->topology; }
   ShmGroup* shm() const { return connection_->shm.get(); }
+  Alarm* alarm() const { return connection_->alarm.get(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
   // Hand-written collectives: blocks until done.
@@ -44,7 +48,7 @@ class RankSet {
   void Post(std::unique_ptr<Operation> operation);
 
   // Gradient plans; see PlanRuns.
-  int64_t BeginPlan(std::shared_ptr<const PlanInfo> info);
+  Status BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run);
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   void EndPlan(int64_t run, std::function<void(const Status&)> done);
 
@@ -65,6 +69,7 @@ class RankSet {
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
+  Status InspectCycles(double seconds) { return cycles_.Look(seconds, &hand_, &gradients_); }
   ChannelStats HandStats() const { return hand_.Stats(); }
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 
@@ -89,6 +94,7 @@ class RankSet {
   Channel hand_;
   Channel gradients_;
   PlanRuns plans_;
+  CycleWatch cycles_;
   const double spin_seconds_;
 
   std::atomic<int> unattended_{0};  // posted operations whose thread has gone on

@@ -1,12 +1,13 @@
 #include "engine/signals.h"
 
-#include <semaphore.h>
+#include <poll.h>
 #include <signal.h>
-#include <time.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
 
 namespace smddp {
 namespace {
@@ -14,15 +15,21 @@ namespace {
 // A signal handler reaches only globals.
 std::atomic<bool> terminated{false};
 pid_t owner = 0;
-sem_t* Wake() {
-  static sem_t* semaphore = [] {
-    static sem_t storage;
-    sem_init(&storage, 0, 0);
-    return &storage;
-  }();
-  return semaphore;
+
+// What wakes the monitor: a handler may write to it, and a wait for it counts no wall clock.
+// Without a free descriptor it is -1, which poll ignores and write refuses: the monitor then looks
+// as often as it would anyway.
+int WakeDescriptor() {
+  static const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  return descriptor;
 }
-sem_t* wake_for_handler = nullptr;
+int wake_for_handler = -1;
+
+void Wake(int descriptor) {
+  uint64_t one = 1;
+  // Fails only if it was woken 2^64 times without having looked.
+  [[maybe_unused]] ssize_t written = ::write(descriptor, &one, sizeof one);
+}
 
 void DieOfTermination() {
   struct sigaction action = {};
@@ -38,7 +45,7 @@ void OnTermination(int) {
     DieOfTermination();
   } else {
     terminated = true;
-    sem_post(wake_for_handler);
+    Wake(wake_for_handler);
   }
   errno = saved;
 }
@@ -50,7 +57,7 @@ void WatchTermination() {
   sigaction(SIGTERM, nullptr, &current);
   if (current.sa_handler != SIG_DFL) return;
   owner = ::getpid();
-  wake_for_handler = Wake();
+  wake_for_handler = WakeDescriptor();
   struct sigaction action = {};
   action.sa_handler = OnTermination;
   action.sa_flags = SA_RESTART;
@@ -58,13 +65,15 @@ void WatchTermination() {
 }
 
 bool WaitForTermination(int milliseconds) {
-  timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += milliseconds * 1000000L;
-  until.tv_sec += until.tv_nsec / 1000000000L;
-  until.tv_nsec %= 1000000000L;
-  // Posted, interrupted or timed out: the flag says which.
-  sem_timedwait(Wake(), &until);
+  pollfd woken{WakeDescriptor(), POLLIN, 0};
+  // Woken, interrupted or timed out: the flag says which.
+  int seen = ::poll(&woken, 1, milliseconds);
+  if (seen > 0 && (woken.revents & POLLIN) != 0) {
+    uint64_t times;
+    [[maybe_unused]] ssize_t taken = ::read(woken.fd, &times, sizeof times);
+  } else if (seen > 0) {
+    ::usleep(static_cast<unsigned>(milliseconds) * 1000);  // a script closed all descriptors
+  }
   return terminated.exchange(false);
 }
 
@@ -76,7 +85,7 @@ void UnwatchTermination() {
   sigaction(SIGTERM, &current, nullptr);
 }
 
-void WakeMonitor() { sem_post(Wake()); }
+void WakeMonitor() { Wake(WakeDescriptor()); }
 
 void Terminate() {
   struct sigaction action = {};

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/deadline.h"
 #include "core/log.h"
 #include "transport/mpi_group.h"
 #include "transport/peer_memory.h"
@@ -24,6 +25,8 @@ struct Announcement {
   int reads_peers;                  // this rank has read the words of all others of its node
 };
 
+// Processes that start together on a busy machine are seconds apart.
+constexpr double kLeastInitSeconds = 10;
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
 
 // Every rank of the set tells every other; `all` gets one for each.
@@ -133,6 +136,16 @@ Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* conn
   return {Code::kSystem, "the ranks of this node could not map a shared segment"};
 }
 
+// Between the first ranks of all nodes of the job.
+Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
+  const Topology& topo = connection->topology;
+  bool first = topo.local_rank == 0;
+  MpiHandle comm = 0;
+  Status status = mpi.Split(first ? 0 : MpiLibrary::kNoColor, topo.node, &comm);
+  if (status.ok() && first) connection->alarm = MakeMpiAlarm(&mpi, comm);
+  return status;
+}
+
 // All ranks of the job call it; `connection` is null on those that are not in the set.
 Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
   for (int lane = 0; lane < kLanes; ++lane) {
@@ -232,10 +245,31 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
   return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
 }
 
+// What follows has no limit of its own, so all ranks must be known to be here.
+Status MeetAll(const Config& config, MpiLibrary* mpi) {
+  static bool given_up = false;
+  const std::string restart =
+      "; the ranks of this job cannot be brought together any more: restart it";
+  if (given_up) return {Code::kTimeout, "an earlier init() of this process failed" + restart};
+  double limit = std::max(config.timeout_seconds, kLeastInitSeconds);
+  Deadline deadline(limit);
+  MpiLibrary::Met met = mpi->MeetToBegin([&] { return deadline.Passed(); });
+  if (met == MpiLibrary::Met::kAll) return {};
+  given_up = true;
+  if (met == MpiLibrary::Met::kEnding) {
+    return {Code::kRemote, "another rank ends instead of calling init()" + restart};
+  }
+  return {Code::kTimeout, "not all of the " + std::to_string(mpi->size()) +
+                              " ranks called init() within " +
+                              std::to_string(static_cast<long long>(limit)) +
+                              " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)" + restart};
+}
+
 Status OpenMpi(const Config& config, const LaunchInfo& launch, const std::vector<int>& ranks,
                World* world) {
   world->mpi = std::make_unique<MpiLibrary>();
   Status status = MpiLibrary::Open(launch, config.mpi_library, world->mpi.get());
+  if (status.ok()) status = MeetAll(config, world->mpi.get());
   return status.ok() ? ChooseJob(ranks, world->mpi.get()) : status;
 }
 
@@ -270,7 +304,8 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, World* wo
             "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
             "MPI_THREAD_MULTIPLE (its default)"};
   }
-  return ConnectNodes(*world->mpi, out->get());
+  Status status = ConnectNodes(*world->mpi, out->get());
+  return status.ok() ? ConnectAlarm(*world->mpi, out->get()) : status;
 }
 
 Status ConnectSet(const World& world, const Topology& job, const std::vector<int>& ranks,

@@ -10,6 +10,7 @@
 #include "collective/collective.h"
 #include "core/config.h"
 #include "core/topology.h"
+#include "transport/alarm.h"
 #include "transport/mpi_library.h"
 #include "transport/segment.h"
 #include "transport/shm_group.h"
@@ -28,8 +29,9 @@ struct Connection {
   Segment segment;
   std::vector<char> private_memory;  // instead of a segment, for a job of one rank
   std::unique_ptr<ShmGroup> shm;
-  bool reads_peers = false;  // see Lane
-  std::vector<Lane> lanes;   // kLanes of them
+  bool reads_peers = false;      // see Lane
+  std::vector<Lane> lanes;       // kLanes of them
+  std::unique_ptr<Alarm> alarm;  // of the first rank of each node of a job; else null
 
   size_t StagingBytes() const;  // of this rank
 };

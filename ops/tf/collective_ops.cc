@@ -148,21 +148,12 @@ void RegisterCollectiveOps() {
        {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr},
        true,
        UnknownShape});
-  RegisterOp({"SmddpJoin",
-              {},
-              {"last: int32"},
-              {kNameAttr, kSetAttr, kMatchingAttr},
-              true,
-              UnknownShape});
+  RegisterOp(
+      {"SmddpJoin", {}, {"last: int32"}, {kNameAttr, kSetAttr, kMatchingAttr}, true, UnknownShape});
   RegisterKernel("SmddpJoin", TF_NewKernelBuilder("SmddpJoin", "CPU", CreateAttributes<0>,
                                                   ComputeJoin, DestroyAttributes));
   RegisterAsync<BarrierCall, CreateAttributes<0>, DestroyAttributes>(
-      {"SmddpBarrier",
-       {},
-       {},
-       {kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       NoOutputs});
+      {"SmddpBarrier", {}, {}, {kNameAttr, kSetAttr, kMatchingAttr}, true, NoOutputs});
 }
 
 }  // namespace smddp_tf

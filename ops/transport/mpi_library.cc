@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,9 @@ constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
 constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
 constexpr int kThreadMultiple = 3;
 constexpr int kMaxErrorString = 1024;
+// Of a rank that comes to a meeting; it is in Finalize, or in an init that began MPI, or did not.
+constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f';
+constexpr unsigned kLongestNap = 1000;  // microseconds
 
 const char* Env(const char* name) {
   const char* value = std::getenv(name);
@@ -175,6 +179,9 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Ialltoallv", &ialltoallv);
   find("MPI_Ibcast", &ibcast);
   find("MPI_Test", &test);
+  find("MPI_Isend", &isend);
+  find("MPI_Iprobe", &iprobe);
+  find("MPI_Recv", &recv);
   find("MPI_Comm_rank", &comm_rank);
   find("MPI_Comm_size", &comm_size);
   if (open_mpi_) {
@@ -227,9 +234,12 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
                              "library, or set SMDDP_MPI_LIBRARY to the library of this mpirun"};
 }
 
-void MpiLibrary::Finalize() {
+void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   int flag = 0;
   if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
+  // A rank that failed does not come. MPI itself could not be stopped.
+  std::string purposes;
+  if (all_began_ && !Meet(kToEnd, stop, &purposes)) return;
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
 }
@@ -244,6 +254,40 @@ Status MpiLibrary::CheckError(int error, const char* what) const {
 
 Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
   return CheckError(allgather_(send, bytes, byte_, recv, bytes, byte_, world_), "MPI_Allgather");
+}
+
+MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
+  std::string purposes;
+  if (!Meet(we_began_mpi ? kBegan : kFoundBegun, stop, &purposes)) return Met::kStopped;
+  all_began_ = purposes.find(kFoundBegun) == std::string::npos;
+  return purposes.find(kToEnd) == std::string::npos ? Met::kAll : Met::kEnding;
+}
+
+// False: stopped, or MPI failed.
+bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
+                      std::string* purposes) const {
+  // MPI may still write here when we have stopped.
+  auto* all = new std::string(size_ + 1, purpose);
+  MpiHandle request = 0;
+  alignas(8) char status[64];
+  int flag = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int error = iallgather(&all->back(), 1, byte_, &all->front(), 1, byte_, world_, &request);
+    if (error != 0) return false;
+  }
+  for (unsigned nap = 0;; nap = std::min(nap + 1, kLongestNap)) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (test(&request, &flag, status) != 0) return false;
+    }
+    if (flag) break;
+    if (stop()) return false;
+    ::usleep(nap);
+  }
+  *purposes = all->substr(0, size_);
+  delete all;
+  return true;
 }
 
 Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <string>
 
@@ -30,8 +31,8 @@ class MpiLibrary {
   // the launcher. Each failure is one sentence with its remedy.
   static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi);
 
-  // Ends MPI if this library began it; waits for all ranks, as MPI does.
-  void Finalize();
+  // Ends MPI if this library began it. MPI waits for all ranks then; so does this, until `stop`.
+  void Finalize(const std::function<bool()>& stop);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -40,6 +41,10 @@ class MpiLibrary {
 
   // Blocking; for start-up. recv holds size() blocks.
   Status Allgather(const void* send, int bytes, void* recv) const;
+  // Waits until all ranks are here, at start-up too, or until `stop`; then it cannot be called
+  // again.
+  enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
+  Met MeetToBegin(const std::function<bool()>& stop);
   // Collective over all ranks; a rank with kNoColor gets no communicator.
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   Status Split(int color, int key, MpiHandle* comm) const;
@@ -61,6 +66,10 @@ class MpiLibrary {
                     MpiHandle, MpiHandle, MpiHandle*);
   int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);
   int (*test)(MpiHandle*, int*, void*);
+  // Called by the alarm.
+  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, MpiHandle*);
+  int (*iprobe)(int, int, MpiHandle, int*, void*);
+  int (*recv)(void*, int, MpiHandle, int, int, MpiHandle, void*);
   int (*comm_rank)(MpiHandle, int*);
   int (*comm_size)(MpiHandle, int*);
 
@@ -68,6 +77,7 @@ class MpiLibrary {
   Status Load(const LaunchInfo& launch, const std::string& forced_path);
   Status Resolve(void* library);
   Status Initialize(const LaunchInfo& launch);
+  bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
 
   int (*initialized_)(int*);
   int (*finalized_)(int*);
@@ -82,6 +92,7 @@ class MpiLibrary {
   int (*library_version_)(char*, int*);
 
   bool open_mpi_ = false;
+  bool all_began_ = false;  // MPI was begun by this library on all ranks
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
   MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;

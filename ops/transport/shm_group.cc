@@ -121,6 +121,11 @@ void ShmGroup::RingPeers() const {
   }
 }
 
+void ShmGroup::RingSelf() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in RingPeers
+  Ring(rank_);
+}
+
 uint32_t ShmGroup::PrepareSleep() const {
   RankCell& self = cells_[rank_];
   uint32_t ticket = self.doorbell.load(std::memory_order_acquire);

@@ -21,6 +21,7 @@ constexpr int kLanes = 2;
 constexpr int kSlots = 4;
 constexpr size_t kDetailBytes = 64 << 10;
 constexpr size_t kFailureBytes = 4096;
+constexpr size_t kTitleBytes = 248;
 
 // Progress of one rank on one lane; see collective/pipeline.h for the phases.
 struct alignas(64) LaneCell {
@@ -41,6 +42,13 @@ struct MismatchReport {
   bool waited;   // for the operation that the first rank has begun, and it did not come
 };
 
+// Where a rank stands in a lane; see engine/cycle.h.
+enum class LaneState : int { kIdle = 0, kBusy = 1, kStuck = 2 };
+struct alignas(64) LaneReport {
+  std::atomic<LaneState> state;
+  char title[kTitleBytes];  // while kStuck: of the operation
+};
+
 struct RankCell {
   alignas(64) pthread_mutex_t alive;  // robust: the kernel tells when its owner dies
   std::atomic<int> state;             // PeerState
@@ -50,7 +58,8 @@ struct RankCell {
   std::atomic<uint32_t> sleepers;
   LaneCell lanes[kLanes];
   std::atomic<uint64_t> joins;  // how often this rank took a join ticket
-  MismatchReport reports[kLanes];
+  MismatchReport mismatches[kLanes];
+  LaneReport reports[kLanes];
   char detail[kLanes][kDetailBytes];
 };
 
@@ -97,7 +106,7 @@ class ShmGroup {
   // Wakes the peers that sleep; called after a counter was published.
   void RingPeers() const;
   // Wakes threads of this rank, when one thread finished what another waits for.
-  void RingSelf() const { Ring(rank_); }
+  void RingSelf() const;
   // To sleep: Prepare, look once more whether there is something to do, then Sleep or Cancel.
   uint32_t PrepareSleep() const;
   void Sleep(uint32_t ticket, int timeout_ms) const;

@@ -1,0 +1,97 @@
+#include "engine/cycle.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>  // for swap
+
+namespace smddp {
+namespace {
+
+// Far longer than two ranks of a node take to see what the other did, far shorter than a user's
+// patience.
+constexpr double kGraceSeconds = 1.0;
+
+}  // namespace
+
+Status CycleWatch::Look(double seconds, Channel* hand, Channel* gradients) {
+  if (shm_->size() == 1) return {};
+  still_ = Moved() ? 0 : still_ + seconds;
+  // What is matched by name has no order to other operations, so each may still come.
+  if (hand->MatchesByName() || gradients->MatchesByName()) return {};
+  Own own[kLanes] = {Report(0, hand), Report(1, gradients)};
+  if (still_ < kGraceSeconds) return {};
+  for (int lane = 0; lane < kLanes; ++lane) {
+    if (own[lane].state != LaneState::kStuck || own[1 - lane].state != LaneState::kIdle) continue;
+    for (int p = 0; p < shm_->size(); ++p) {
+      const auto& missing = own[lane].missing;
+      if (std::find(missing.begin(), missing.end(), topo_->WorldRank(p)) == missing.end()) continue;
+      Status cycle = CycleWith(p, lane, own[lane]);
+      if (!cycle.ok()) return cycle;
+    }
+  }
+  return {};
+}
+
+// Where this rank stands, which its peers are told too.
+CycleWatch::Own CycleWatch::Report(int lane, Channel* channel) const {
+  Own own;
+  if (!channel->Idle()) own.state = LaneState::kBusy;
+  channel->Inspect(0, [&](Operation* front, const std::vector<int>& missing) {
+    if (front->waited < kGraceSeconds) return;
+    own = {LaneState::kStuck, front->request.Title(), missing};
+  });
+  LaneReport& report = shm_->cell(shm_->rank()).reports[lane];
+  if (own.state == LaneState::kStuck && own.title != report.title) {
+    report.state.store(LaneState::kBusy, std::memory_order_release);  // nobody reads the title now
+    std::memset(report.title, 0, sizeof report.title);
+    std::strncpy(report.title, own.title.c_str(), sizeof report.title - 1);
+  }
+  report.state.store(own.state, std::memory_order_release);
+  return own;
+}
+
+bool CycleWatch::Moved() {
+  std::vector<uint64_t> counters;
+  for (int p = 0; p < shm_->size(); ++p) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const LaneCell& cell = shm_->lane(p, lane);
+      for (const auto* counter : {&cell.staged, &cell.combined, &cell.unpacked}) {
+        counters.push_back(counter->load(std::memory_order_acquire));
+      }
+    }
+  }
+  counters_.swap(counters);
+  return counters_ != counters;
+}
+
+// This rank is stuck in `lane`, where `peer` is missing.
+Status CycleWatch::CycleWith(int peer, int lane, const Own& own) const {
+  int other = 1 - lane, self = shm_->rank();
+  const LaneReport* reports = shm_->cell(peer).reports;
+  if (reports[lane].state.load(std::memory_order_acquire) != LaneState::kIdle ||
+      reports[other].state.load(std::memory_order_acquire) != LaneState::kStuck) {
+    return {};
+  }
+  std::string title(reports[other].title, strnlen(reports[other].title, kTitleBytes));
+  bool same = reports[other].state.load(std::memory_order_acquire) == LaneState::kStuck;
+  // Each has begun what the other has not.
+  auto ahead = [&](int a, int b, int in) {
+    return shm_->lane(a, in).staged.load() > shm_->lane(b, in).staged.load();
+  };
+  if (!same || !ahead(self, peer, lane) || !ahead(peer, self, other)) return {};
+  std::string names[2] = {std::to_string(topo_->WorldRank(self)),
+                          std::to_string(topo_->WorldRank(peer))};
+  std::string titles[2] = {own.title, title};
+  if (peer < self) {  // both sides say it in the same words
+    std::swap(names[0], names[1]);
+    std::swap(titles[0], titles[1]);
+  }
+  return {Code::kRemote,
+          "rank " + names[0] + " waits for rank " + names[1] + " in " + titles[0] +
+              ", while rank " + names[1] + " waits for rank " + names[0] + " in " + titles[1] +
+              ": neither will come, for they took different paths through the program. Perhaps one "
+              "had fewer batches than the other (smddp_tf.keras.shard gives all ranks as many, "
+              "join() lets one end early), caught an exception, or stopped training alone"};
+}
+
+}  // namespace smddp
