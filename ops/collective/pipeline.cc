@@ -33,10 +33,13 @@ Progress Pipeline::Advance() {
       step = TryStage() || step;
       if (!status_.ok()) state_ = State::kDone;
       if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
-          (!lends_ || UnpackedByAll(base_ + num_chunks_)) && Conclude()) {
-        lane_->next_chunk = base_ + num_chunks_;
-        lane_->meeting.Close();
-        state_ = State::kDone;
+          (!lends_ || UnpackedByAll(base_ + num_chunks_))) {
+        bool concluded = Conclude(&moved);
+        if (concluded) {
+          lane_->next_chunk = base_ + num_chunks_;
+          lane_->meeting.Close();
+          state_ = State::kDone;
+        }
       }
     } else if (state_ != State::kDone) {
       step = AdvanceMismatch();
@@ -226,10 +229,11 @@ bool Pipeline::MismatchInNode() {
 bool Pipeline::MismatchAcrossNodes() {
   Status status;
   if (state_ == State::kMismatchPost) {
-    texts_.assign(kWorldDetailBytes * (topo_.size + 1), '\0');
-    char* own = texts_.data() + kWorldDetailBytes * topo_.size;
+    texts_ = lane_->world->Memory(kWorldDetailBytes * (topo_.size + 1));
+    char* own = texts_ + kWorldDetailBytes * topo_.size;
+    std::memset(own, 0, kWorldDetailBytes);
     std::strncpy(own, request_->Describe().c_str(), kWorldDetailBytes - 1);
-    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_.data());
+    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_);
     state_ = State::kMismatchRead;
   }
   bool done = false;
@@ -242,7 +246,7 @@ bool Pipeline::MismatchAcrossNodes() {
   if (!done) return false;
   std::vector<std::string> texts;
   for (int r = 0; r < topo_.size; ++r) {
-    texts.emplace_back(texts_.data() + kWorldDetailBytes * r);
+    texts.emplace_back(texts_ + kWorldDetailBytes * r);
   }
   Resume(topo_.world_ranks, texts);
   return true;

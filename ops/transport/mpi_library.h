@@ -49,6 +49,7 @@ class MpiLibrary {
   Status CheckError(int error, const char* what) const;
 
   MpiHandle byte_type() const { return byte_; }
+  const void* in_place() const { return reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0}); }
   // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
   std::mutex& mutex() const { return mutex_; }
 
@@ -81,6 +82,7 @@ class MpiLibrary {
   int (*error_string_)(int, char*, int*);
   int (*library_version_)(char*, int*);
 
+  static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
   bool open_mpi_ = false;
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
