@@ -1,6 +1,7 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
+# make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
 #
 # Needs python3 (3.10 to 3.13), g++ and make; the rest comes from PyPI. PYTHON=... names another
@@ -25,7 +26,9 @@ endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: train test build build-tests lint format wheel bench bench-peers clean distclean
+SANITIZERS ?= thread address undefined
+
+.PHONY: train test sanitize build build-tests lint format wheel bench bench-peers clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe $(BIN)/python examples/train_digits.py
@@ -91,6 +94,16 @@ format: $(VENV)/.ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(CPP_FILES) | xargs $(BIN)/clang-format -i
+
+# A build folder for each, kept for the next time. The thread sanitizer of older compilers knows no
+# address space as random as newer kernels make it, so it gets one that is not.
+sanitize: $(VENV)/.ready
+	for sanitizer in $(SANITIZERS); do \
+	  echo "== $$sanitizer"; folder=build/sanitize-$$sanitizer; \
+	  { $(WITH_TOOLS) cmake -S ops -B $$folder $(CMAKE_FLAGS) -DCMAKE_BUILD_TYPE=RelWithDebInfo -DSMDDP_SANITIZE=$$sanitizer && \
+	    $(WITH_TOOLS) cmake --build $$folder --parallel --target smddp_cpp_tests; } >build.log 2>&1 || { cat build.log; exit 1; }; \
+	  setarch -R $$folder/smddp_cpp_tests || exit 1; \
+	done
 
 bench: build $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run.py

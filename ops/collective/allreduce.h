@@ -72,7 +72,7 @@ class HierarchicalAllreduce : public ShmAllreduce {
   bool sums_in_node_;  // some node has several ranks
   size_t accum_;       // bytes of an element that travels to be reduced
   Step step_ = Step::kReduceInNode;
-  // Regions of lane_->scratch, of `part` elements for each node.
+  // Regions of the owners' group's memory, of `part` elements for each node.
   size_t part_ = 0;
   char *partial_ = nullptr, *received_ = nullptr, *own_ = nullptr, *gathered_ = nullptr;
 };

@@ -9,7 +9,10 @@ namespace smddp {
 
 SlotLanes::SlotLanes(const ShmGroup& shm, size_t element_size) {
   size_t peers = static_cast<size_t>(std::max(1, shm.size() - 1));
-  stride_ = shm.chunk_bytes() / peers / 64 * 64;
+  // Of many ranks and small chunks a lane is not even a cache line; it begins at an element then.
+  constexpr size_t kLine = 64, kElement = 8;
+  stride_ = shm.chunk_bytes() / peers;
+  stride_ -= stride_ % (stride_ < kLine ? kElement : kLine);
   bytes_ = stride_ / element_size * element_size;
 }
 

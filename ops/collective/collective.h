@@ -32,7 +32,7 @@ struct Lane {
   bool timed = false;                // collectives note when their peers had come
   uint64_t next_chunk = 0;           // the same on all ranks between operations
   uint64_t mismatches = 0;           // the same on all ranks of the node
-  std::vector<char> scratch;         // of exchanges between nodes, kept to be reused
+  size_t piece_bytes = 1 << 20;      // of payloads that move between nodes; see WorldMove
 };
 
 enum class Progress { kNone, kSome, kDone };

@@ -4,17 +4,22 @@ namespace smddp {
 
 Status Meeting::Hold(PeerGroup* owners, const SlotHeader& own, bool* held) {
   if (state_ == State::kNone) {
-    own_ = own;
-    headers_.resize(owners->size());
-    Status started = owners->StartAllgather(&own_, sizeof own_, headers_.data());
+    size_t size = static_cast<size_t>(owners->size());
+    auto* told = reinterpret_cast<SlotHeader*>(owners->Memory(sizeof own * (size + 1)));
+    *told = own;
+    Status started = owners->StartAllgather(told, sizeof own, told + 1);
     if (!started.ok()) return started;
+    told_ = told + 1;
     state_ = State::kStarted;
   }
   if (state_ == State::kStarted) {
     bool done = false;
     Status tested = owners->Test(&done);
     if (!tested.ok()) return tested;
-    if (done) state_ = State::kHeld;
+    if (done) {
+      headers_.assign(told_, told_ + owners->size());
+      state_ = State::kHeld;
+    }
   }
   *held = state_ == State::kHeld;
   return {};

@@ -33,7 +33,7 @@ class Meeting {
   enum class State { kNone, kStarted, kHeld, kUsed };
   State state_ = State::kNone;
   bool gone_ = false;
-  SlotHeader own_;
+  const SlotHeader* told_ = nullptr;  // in the group's memory, until the meeting is held
   std::vector<SlotHeader> headers_;
 };
 

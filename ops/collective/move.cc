@@ -22,13 +22,6 @@ int LocalRank(const Topology& topo, int rank) {
   return static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
 }
 
-void CopyInputToOutput(const Request& request) {
-  for (const TensorArg& tensor : request.tensors) {
-    size_t bytes = tensor.count() * Info(request.dtype).size;
-    if (bytes > 0 && tensor.in != tensor.out) std::memcpy(tensor.out, tensor.in, bytes);
-  }
-}
-
 }  // namespace
 
 // Broadcast: the root stages each chunk, everybody else copies it out of the root's slot.
@@ -92,52 +85,6 @@ bool ShmAllgather::Combine(size_t i) {
     offset += bytes;
   }
   return true;
-}
-
-WorldMove::WorldMove(Lane* lane, const Request* request) : Pipeline(lane, request, 1, false) {}
-
-// Starts the exchange of tensor next_; false when there is none left.
-bool WorldMove::StartNext(Status* status) {
-  if (next_ == request_->tensors.size()) return false;
-  const TensorArg& tensor = request_->tensors[next_];
-  if (request_->kind == Kind::kBroadcast) {
-    size_t bytes = tensor.count() * Info(request_->dtype).size;
-    *status = lane_->world->StartBroadcast(tensor.out, bytes, topo_.RankOf(request_->root));
-  } else if (request_->kind == Kind::kAlltoall) {
-    *status = lane_->world->StartAlltoallV(tensor.in, request_->gather_bytes, tensor.out);
-  } else {
-    std::vector<size_t> offsets;
-    size_t offset = 0;
-    for (size_t bytes : request_->gather_bytes) {
-      offsets.push_back(offset);
-      offset += bytes;
-    }
-    *status = lane_->world->StartAllgatherV(tensor.in, tensor.out, request_->gather_bytes, offsets);
-  }
-  return true;
-}
-
-bool WorldMove::Conclude() {
-  Status status;
-  for (;;) {
-    if (!started_) {
-      if (next_ == 0 && request_->kind == Kind::kBroadcast &&
-          topo_.RankOf(request_->root) == topo_.rank) {
-        CopyInputToOutput(*request_);
-      }
-      if (!StartNext(&status)) return true;
-      started_ = true;
-    }
-    bool done = false;
-    if (status.ok()) status = lane_->world->Test(&done);
-    if (!status.ok()) {
-      Fail(status);
-      return true;
-    }
-    if (!done) return false;
-    started_ = false;
-    ++next_;
-  }
 }
 
 }  // namespace smddp

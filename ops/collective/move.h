@@ -1,4 +1,5 @@
-// The collectives that move data without reducing it: broadcast and allgather.
+// The collectives of a node that move data without reducing it, the same for all: broadcast and
+// allgather.
 #pragma once
 
 #include "collective/pipeline.h"
@@ -30,23 +31,6 @@ class ShmAllgather : public Pipeline {
 
  private:
   bool large_;
-};
-
-// Broadcast, allgather or alltoall of a job on several nodes: the ranks compare signatures as
-// always, then MPI moves the bytes.
-class WorldMove : public Pipeline {
- public:
-  WorldMove(Lane* lane, const Request* request);
-
- protected:
-  void Stage(size_t) override {}
-  bool Combine(size_t) override { return true; }
-  bool Conclude() override;
-
- private:
-  bool StartNext(Status* status);
-  size_t next_ = 0;
-  bool started_ = false;
 };
 
 }  // namespace smddp

@@ -33,10 +33,13 @@ Progress Pipeline::Advance() {
       step = TryStage() || step;
       if (!status_.ok()) state_ = State::kDone;
       if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
-          (!lends_ || UnpackedByAll(base_ + num_chunks_)) && Conclude()) {
-        lane_->next_chunk = base_ + num_chunks_;
-        lane_->meeting.Close();
-        state_ = State::kDone;
+          (!lends_ || UnpackedByAll(base_ + num_chunks_))) {
+        bool concluded = Conclude(&moved);
+        if (concluded) {
+          lane_->next_chunk = base_ + num_chunks_;
+          lane_->meeting.Close();
+          state_ = State::kDone;
+        }
       }
     } else if (state_ != State::kDone) {
       step = AdvanceMismatch();
@@ -236,13 +239,14 @@ bool Pipeline::MismatchInNode() {
 bool Pipeline::MismatchAcrossNodes() {
   Status status;
   if (state_ == State::kMismatchPost) {
-    texts_.assign(kWorldDetailBytes * (topo_.size + 1), '\0');
-    char* own = texts_.data() + kWorldDetailBytes * topo_.size;
+    texts_ = lane_->world->Memory(kWorldDetailBytes * (topo_.size + 1));
+    char* own = texts_ + kWorldDetailBytes * topo_.size;
+    std::memset(own, 0, kWorldDetailBytes);
     MismatchReport report = OwnReport();
     std::memcpy(own, &report, sizeof report);
     std::strncpy(own + sizeof report, request_->Describe().c_str(),
                  kWorldDetailBytes - sizeof report - 1);
-    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_.data());
+    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_);
     state_ = State::kMismatchRead;
   }
   bool done = false;
@@ -256,7 +260,7 @@ bool Pipeline::MismatchAcrossNodes() {
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports(topo_.size);
   for (int r = 0; r < topo_.size; ++r) {
-    const char* detail = texts_.data() + kWorldDetailBytes * r;
+    const char* detail = texts_ + kWorldDetailBytes * r;
     std::memcpy(&reports[r], detail, sizeof reports[r]);
     texts.emplace_back(detail + sizeof reports[r]);
   }

@@ -41,12 +41,14 @@ class Pipeline : public Collective {
   // False: not finished (waiting for another node); it is called again.
   virtual bool Combine(size_t i) = 0;
   virtual void Unpack(size_t) {}
-  // After the last chunk; false: not finished.
-  virtual bool Conclude() { return true; }
+  // After the last chunk; false: not finished. *moved is set if anything was done.
+  virtual bool Conclude(bool* /*moved*/) { return true; }
 
   char* Slot(int local_rank, size_t i) const {
     return shm_->slot(local_rank, lane_->index, base_ + i);
   }
+  // What a rank says of the operation as a whole.
+  SlotHeader& Header(int local_rank) const { return shm_->header(local_rank, lane_->index, base_); }
   // Peers read this rank's tensors: the operation is not over until they all have finished it.
   void LendMemory() { lends_ = true; }
   void Fail(Status status) { status_ = std::move(status); }
@@ -89,7 +91,7 @@ class Pipeline : public Collective {
   double met_at_ = 0;
   bool local_mismatch_ = false;
   size_t staged_ = 0, combined_ = 0, unpacked_ = 0;
-  std::vector<char> texts_;
+  char* texts_ = nullptr;  // in the memory of the lane's group
   Status status_;
 };
 

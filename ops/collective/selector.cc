@@ -5,6 +5,7 @@
 #include "collective/joined.h"
 #include "collective/move.h"
 #include "collective/single_copy.h"
+#include "collective/world_move.h"
 #include "kernels/copy.h"
 
 namespace smddp {
@@ -52,15 +53,15 @@ const Entry kTable[] = {
     {"single_copy_broadcast", Kind::kBroadcast, SingleCopyMove::Cannot, Middling,
      New<SingleCopyMove>},
     {"shm_broadcast", Kind::kBroadcast, OneNodeOnly, Always, New<ShmBroadcast>},
-    {"world_broadcast", Kind::kBroadcast, SeveralNodes, Always, New<WorldMove>},
+    {"world_broadcast", Kind::kBroadcast, SeveralNodes, Always, New<WorldBroadcast>},
     {"single_copy_allgather", Kind::kAllgather, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_allgather", Kind::kAllgather, OneNodeOnly, Always, New<ShmAllgather>},
-    {"world_allgather", Kind::kAllgather, SeveralNodes, Always, New<WorldMove>},
+    {"world_allgather", Kind::kAllgather, SeveralNodes, Always, New<WorldAllgather>},
     {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Always, New<ShmAlltoall>},
-    {"world_alltoall", Kind::kAlltoall, SeveralNodes, Always, New<WorldMove>},
+    {"world_alltoall", Kind::kAlltoall, SeveralNodes, Always, New<WorldAlltoall>},
     {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Always, New<ShmReduceScatter>},
     {"world_reducescatter", Kind::kReduceScatter, SeveralNodes, Always, New<WorldReduceScatter>},
 };

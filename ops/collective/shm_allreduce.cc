@@ -132,8 +132,7 @@ void HierarchicalAllreduce::StartScatter(size_t i) {
   size_t nodes = static_cast<size_t>(topo_.num_nodes);
   part_ = (Share(i, shm_->rank()).size() + nodes - 1) / nodes;
   size_t wide = part_ * nodes * accum_, narrow = part_ * element_;
-  lane_->scratch.resize(2 * wide + narrow + narrow * nodes);
-  partial_ = lane_->scratch.data();
+  partial_ = lane_->cross->Memory(2 * wide + narrow + narrow * nodes);
   received_ = partial_ + wide;
   own_ = received_ + wide;
   gathered_ = own_ + narrow;

@@ -268,6 +268,7 @@ void Channel::Fail(const Status& failure) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = failure;
+    lane_.shm->lane(lane_.shm->rank(), lane_.index).given_up.store(1, std::memory_order_release);
     for (auto& operation : queue_) {
       if (operation->collective != nullptr)
         recorder_->Finish(operation->record, "failed", NowSeconds());

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <numeric>
 
@@ -47,8 +46,11 @@ std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
 }
 
 size_t ChunkBytes(const Config& config, const Topology& topo) {
-  if (config.chunk_bytes != 0) return config.chunk_bytes;
-  return topo.num_nodes > 1 ? 1 << 20 : 256 << 10;
+  // A slot is cut into a lane for each peer (collective/exchange.h).
+  constexpr size_t kLaneBytes = 64, kUnit = 256;
+  size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
+  if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
+  return std::max<size_t>(topo.num_nodes > 1 ? 1 << 20 : 256 << 10, least);
 }
 
 size_t SegmentBytes(const Config& config, const Topology& topo) {
@@ -68,12 +70,11 @@ bool ReadsPeers(const Topology& topo, const std::vector<Announcement>& all) {
 Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
                    Connection* connection, Announcement* own, std::vector<Announcement>* all,
                    Status* problem) {
-  static std::atomic<uint64_t> created{0};
   const Topology& topo = connection->topology;
   Segment* segment = &connection->segment;
   own->ok = 1;
   own->pid = static_cast<int>(::getpid());
-  own->secret = (static_cast<uint64_t>(own->pid) << 32) + ++created;
+  own->secret = Segment::NewCookie();
   own->secret_address = reinterpret_cast<uintptr_t>(&own->secret);
   if (config.single_copy) LetPeersRead();
   if (topo.local_rank == 0) {

@@ -1,17 +1,27 @@
 #include "transport/inproc.h"
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <utility>  // for move
 
 namespace smddp {
 namespace {
 
+// What one rank brings to an exchange.
+struct Offer {
+  std::shared_ptr<char[]> memory;  // the rank may be gone when the others take
+  const char* bytes = nullptr;
+  std::vector<size_t> parts;  // of an alltoall of uneven ones
+};
+
 // One exchange: what each rank offered, and how many have taken what they need.
 struct Exchange {
-  std::vector<const char*> sends;
+  std::vector<Offer> offers;
   int arrived = 0;
   int taken = 0;
   int left = 0;  // the last to leave erases the exchange
@@ -22,76 +32,91 @@ struct Hub {
   std::map<size_t, Exchange> exchanges;  // by sequence number
 };
 
+using Take = std::function<void(const std::vector<Offer>&)>;
+
 class InprocGroup : public PeerGroup {
  public:
-  InprocGroup(std::shared_ptr<Hub> hub, int rank, int size)
-      : hub_(std::move(hub)), rank_(rank), size_(size) {}
+  InprocGroup(std::shared_ptr<Hub> hub, int rank, int size, size_t limit)
+      : hub_(std::move(hub)), rank_(rank), size_(size), limit_(limit) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    return Start(send, [=](const std::vector<const char*>& sends) {
-      for (int r = 0; r < size_; ++r) Copy(recv, r * bytes, sends[r], bytes);
+    return Start(send, bytes, [=](const std::vector<Offer>& offers) {
+      for (int r = 0; r < size_; ++r) Copy(recv, r * bytes, offers[r].bytes, bytes);
     });
   }
   Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
                          const std::vector<size_t>& offsets) override {
-    return Start(send, [=](const std::vector<const char*>& sends) {
-      for (int r = 0; r < size_; ++r) Copy(recv, offsets[r], sends[r], bytes[r]);
+    return Start(send, Sum(bytes), [=](const std::vector<Offer>& offers) {
+      for (int r = 0; r < size_; ++r) Copy(recv, offsets[r], offers[r].bytes, bytes[r]);
     });
   }
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    return Start(send, [=](const std::vector<const char*>& sends) {
-      for (int r = 0; r < size_; ++r) Copy(recv, r * bytes, sends[r] + rank_ * bytes, bytes);
-    });
-  }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) override {
-    return Start(send, [=](const std::vector<const char*>& sends) {
-      size_t to = 0;
+    return Start(send, bytes, [=](const std::vector<Offer>& offers) {
       for (int r = 0; r < size_; ++r) {
-        const size_t* row = bytes.data() + r * size_;
-        size_t from = std::accumulate(row, row + rank_, size_t{0});
-        Copy(recv, to, sends[r] + from, row[rank_]);
-        to += row[rank_];
+        Copy(recv, r * bytes, offers[r].bytes + rank_ * bytes, bytes);
       }
     });
   }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    auto take = [=](const std::vector<Offer>& offers) {
+      size_t to = 0;
+      for (int r = 0; r < size_; ++r) {
+        const auto& parts = offers[r].parts;
+        size_t from = std::accumulate(parts.begin(), parts.begin() + rank_, size_t{0});
+        Copy(recv, to, offers[r].bytes + from, recv_bytes[r]);
+        to += recv_bytes[r];
+      }
+    };
+    return Start(send, std::max(Sum(send_bytes), Sum(recv_bytes)), take, send_bytes);
+  }
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    return Start(buffer, [=](const std::vector<const char*>& sends) {
-      if (rank_ != root) Copy(buffer, 0, sends[root], bytes);
+    return Start(buffer, bytes, [=](const std::vector<Offer>& offers) {
+      if (rank_ != root) Copy(buffer, 0, offers[root].bytes, bytes);
     });
   }
 
   Status Test(bool* done) override {
     std::lock_guard<std::mutex> lock(hub_->mutex);
-    Exchange& exchange = hub_->exchanges[sequence_];
-    if (exchange.arrived == size_ && !taken_) {
-      take_(exchange.sends);
-      taken_ = true;
+    *done = pending_.empty();
+    if (*done) return {};
+    Exchange& exchange = hub_->exchanges[oldest_];
+    Take& take = pending_.front();
+    if (exchange.arrived == size_ && take != nullptr) {
+      take(exchange.offers);
+      take = nullptr;
       ++exchange.taken;
     }
     // Send buffers must stay as they are until everybody has read them.
     *done = exchange.taken == size_;
     if (*done) {
-      if (++exchange.left == size_) hub_->exchanges.erase(sequence_);
-      ++sequence_;
+      if (++exchange.left == size_) hub_->exchanges.erase(oldest_);
+      pending_.pop_front();
+      ++oldest_;
     }
     return {};
   }
 
  private:
-  using Take = std::function<void(const std::vector<const char*>&)>;
-
-  Status Start(const void* send, Take take) {
+  Status Start(const void* send, size_t bytes, Take take, std::vector<size_t> parts = {}) {
+    if (bytes > limit_) {
+      return {Code::kSystem, std::to_string(bytes) + " bytes at once are over the limit of " +
+                                 std::to_string(limit_)};
+    }
     std::lock_guard<std::mutex> lock(hub_->mutex);
-    Exchange& exchange = hub_->exchanges[sequence_];
-    exchange.sends.resize(size_);
-    exchange.sends[rank_] = static_cast<const char*>(send);
+    Exchange& exchange = hub_->exchanges[oldest_ + pending_.size()];
+    exchange.offers.resize(size_);
+    exchange.offers[rank_] = {memory(), static_cast<const char*>(send), std::move(parts)};
     ++exchange.arrived;
-    take_ = std::move(take);
-    taken_ = false;
+    pending_.push_back(std::move(take));
     return {};
+  }
+
+  static size_t Sum(const std::vector<size_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   }
 
   static void Copy(void* to, size_t offset, const char* from, size_t bytes) {
@@ -101,17 +126,19 @@ class InprocGroup : public PeerGroup {
 
   std::shared_ptr<Hub> hub_;
   int rank_, size_;
-  size_t sequence_ = 0;
-  Take take_;
-  bool taken_ = false;
+  size_t limit_;
+  size_t oldest_ = 0;         // sequence number of pending_.front()
+  std::deque<Take> pending_;  // null: taken, but not by all
 };
 
 }  // namespace
 
-std::vector<std::unique_ptr<PeerGroup>> MakeInprocGroups(int size) {
+std::vector<std::unique_ptr<PeerGroup>> MakeInprocGroups(int size, size_t limit) {
   auto hub = std::make_shared<Hub>();
   std::vector<std::unique_ptr<PeerGroup>> groups;
-  for (int r = 0; r < size; ++r) groups.push_back(std::make_unique<InprocGroup>(hub, r, size));
+  for (int r = 0; r < size; ++r) {
+    groups.push_back(std::make_unique<InprocGroup>(hub, r, size, limit));
+  }
   return groups;
 }
 

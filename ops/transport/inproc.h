@@ -1,6 +1,8 @@
 // Peers that are threads of one process: the reference transport of the contract tests.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -8,7 +10,8 @@
 
 namespace smddp {
 
-// One group a rank, all connected.
-std::vector<std::unique_ptr<PeerGroup>> MakeInprocGroups(int size);
+// One group a rank, all connected. Operations of more than `limit` bytes are refused, as MPI does
+// from 2 GiB on.
+std::vector<std::unique_ptr<PeerGroup>> MakeInprocGroups(int size, size_t limit = SIZE_MAX);
 
 }  // namespace smddp

@@ -54,6 +54,7 @@ class MpiLibrary {
   Status CheckError(int error, const char* what) const;
 
   MpiHandle byte_type() const { return byte_; }
+  const void* in_place() const { return reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0}); }
   // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
   std::mutex& mutex() const { return mutex_; }
 
@@ -91,6 +92,7 @@ class MpiLibrary {
   int (*error_string_)(int, char*, int*);
   int (*library_version_)(char*, int*);
 
+  static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
   bool open_mpi_ = false;
   bool all_began_ = false;  // MPI was begun by this library on all ranks
   int thread_level_ = 0;

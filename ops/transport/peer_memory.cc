@@ -21,8 +21,15 @@ constexpr size_t kRanges = 256;
 void LetPeersRead() {
   std::string scope;
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
+  int readers = ReadersUnder(scope, ::getppid());
   // A failure shows when the peers try; they then do without.
-  if (scope == "1") (void)::prctl(PR_SET_PTRACER, ::getppid(), 0, 0, 0);
+  if (readers != 0) (void)::prctl(PR_SET_PTRACER, readers, 0, 0, 0);
+}
+
+int ReadersUnder(const std::string& scope, int parent) {
+  // Process 1 is above everything in a container, where mpirun may be it, and on a machine, where
+  // it takes in orphans; and 0 is a parent in another process namespace.
+  return scope == "1" && parent > 1 ? parent : 0;
 }
 
 bool CanReadPeer(int pid, uint64_t address, uint64_t expected) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "core/status.h"
@@ -18,8 +19,10 @@ struct PeerBytes {
 };
 
 // Under Yama's restricted ptrace scope a process is read by nobody but its ancestors: lets the
-// processes of our launcher, which are the ranks of this node, read us too.
+// processes of our launcher's daemon, our parent, read us too. They are the ranks of this node.
 void LetPeersRead();
+// The process whose descendants that lets read; 0: none. `scope` is Yama's ptrace_scope.
+int ReadersUnder(const std::string& scope, int parent);
 
 // Whether process `pid` can be read by this one, and holds `expected` at `address`.
 bool CanReadPeer(int pid, uint64_t address, uint64_t expected);

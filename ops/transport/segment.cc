@@ -2,12 +2,14 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <random>
 #include <utility>  // for swap
 
 namespace smddp {
@@ -71,6 +73,17 @@ Status Segment::Map(size_t bytes) {
 void Segment::CloseDescriptor() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
+}
+
+uint64_t Segment::NewCookie() {
+  uint64_t cookie = 0;
+  while (cookie == 0) {
+    // A kernel without the call, or one that forbids it, leaves the device file.
+    if (::getrandom(&cookie, sizeof cookie, 0) == sizeof cookie) continue;
+    std::random_device device("/dev/urandom");
+    cookie = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  return cookie;
 }
 
 std::string Segment::NodeKey() {

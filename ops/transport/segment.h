@@ -30,6 +30,8 @@ class Segment {
   void* memory() const { return memory_; }
   int fd() const { return fd_; }
 
+  // A number that nobody else can know or has drawn before; never 0.
+  static uint64_t NewCookie();
   // Ranks with equal keys may share memory (same kernel, same process namespace).
   static std::string NodeKey();
 

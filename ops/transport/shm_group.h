@@ -31,6 +31,8 @@ struct alignas(64) LaneCell {
   // Mismatch reports, counted: the text in RankCell::detail has been posted, and been read.
   std::atomic<uint64_t> detail_posted;
   std::atomic<uint64_t> detail_read;
+  // Set when operations end early: their tensors are no longer lent to peers.
+  std::atomic<uint64_t> given_up;
 };
 
 enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
@@ -73,8 +75,9 @@ enum class Presence : int64_t {
 
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
-  uint64_t verdict;    // 1: the ranks of another node disagree
-  uint64_t key;        // of the operation's name; see Request::Key()
+  // 1: the ranks of another node disagree; 2: this rank could not read a peer (single_copy.cc)
+  uint64_t verdict;
+  uint64_t key;  // of the operation's name; see Request::Key()
   // What a rank that has joined needs to take part: collective/joined.h.
   int32_t kind, dtype, op, root;
   Presence presence;

@@ -34,8 +34,9 @@ class FailingGroup : public PeerGroup {
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
     return Fails() ? Lost() : group_->StartAlltoall(send, bytes, recv);
   }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) override {
-    return Fails() ? Lost() : group_->StartAlltoallV(send, bytes, recv);
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    return Fails() ? Lost() : group_->StartAlltoallV(send, send_bytes, recv, recv_bytes);
   }
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
     return Fails() ? Lost() : group_->StartBroadcast(buffer, bytes, root);

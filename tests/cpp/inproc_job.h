@@ -31,8 +31,10 @@ inline std::string Case(const JobShape& job, size_t count, const char* what) {
 class InprocJob {
  public:
   // Rank r is on node r * nodes / size, as with SMDDP_NODES. With `reads_peers` nothing is too
-  // small to be read from a peer's memory.
-  InprocJob(int size, int nodes, size_t chunk_bytes, bool reads_peers = false) {
+  // small to be read from a peer's memory. Between nodes nothing over `limit` bytes travels at
+  // once.
+  InprocJob(int size, int nodes, size_t chunk_bytes, bool reads_peers = false,
+            size_t limit = SIZE_MAX) {
     std::vector<int> keys(size);
     for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
     for (int r = 0; r < size; ++r) {
@@ -41,7 +43,7 @@ class InprocJob {
     lanes_.resize(size);
     for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
     for (auto& lane : lanes_) lane.reads_peers = reads_peers;
-    if (topologies_[0]->num_nodes > 1) ConnectNodes(size);
+    if (topologies_[0]->num_nodes > 1) ConnectNodes(size, limit);
   }
 
   // Runs the request on rank `rank` to its end; called on a thread of its own. Gives up, with a
@@ -52,8 +54,17 @@ class InprocJob {
     selector.single_copy_bytes = 0;
     auto collective = selector.Make(&lanes_[rank], &request, nullptr);
     auto start = std::chrono::steady_clock::now();
-    while (collective->Advance() != smddp::Progress::kDone) {
-      std::this_thread::yield();
+    constexpr int kYields = 200;  // then the other ranks have more use for the core
+    int idle = 0;
+    for (;;) {
+      smddp::Progress progress = collective->Advance();
+      if (progress == smddp::Progress::kDone) break;
+      idle = progress == smddp::Progress::kSome ? 0 : idle + 1;
+      if (idle < kYields) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
+      }
       if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) {
         return {smddp::Code::kTimeout, "hung in " + request.Title()};
       }
@@ -62,6 +73,7 @@ class InprocJob {
   }
 
   const smddp::Topology& topology(int rank) const { return *topologies_[rank]; }
+  smddp::Lane& lane(int rank) { return lanes_[rank]; }
 
  private:
   void AddNode(const std::vector<int>& ranks, size_t chunk_bytes) {
@@ -77,12 +89,12 @@ class InprocJob {
     }
   }
 
-  void ConnectNodes(int size) {
-    auto world = smddp::MakeInprocGroups(size);
+  void ConnectNodes(int size, size_t limit) {
+    auto world = smddp::MakeInprocGroups(size, limit);
     for (int r = 0; r < size; ++r) lanes_[r].world = std::move(world[r]);
     const smddp::Topology& topo = *topologies_[0];
     for (int owner = 0; owner < topo.owners; ++owner) {
-      auto cross = smddp::MakeInprocGroups(topo.num_nodes);
+      auto cross = smddp::MakeInprocGroups(topo.num_nodes, limit);
       for (int n = 0; n < topo.num_nodes; ++n) {
         lanes_[topo.nodes[n][owner]].cross = std::move(cross[n]);
       }

@@ -1,5 +1,6 @@
 """Large tensors that only move are read from the peer's memory, or through what the node shares."""
 
+import platform
 import sys
 
 import pytest
@@ -65,6 +66,36 @@ def test_without_reading_peers(job, tmp_path):
     result.check(3)
     assert "single_copy_broadcast: the ranks cannot read each other's memory" in result.output
     assert "single_copy_broadcast: taken" not in result.output
+
+
+# From now on the kernel refuses process_vm_readv to this process, as it does where a sandbox is
+# entered late. The filter is classic BPF: load the call's number, compare, return.
+REFUSE = """
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+if rank in REFUSED:
+    READV, EPERM = 310, 1
+    refuse, allow = (0x06, 0, 0, 0x50000 | EPERM), (0x06, 0, 0, 0x7FFF0000)
+    rules = [(0x20, 0, 0, 0), (0x15, 0, 1, READV), refuse, allow]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *r) for r in rules))
+    where = ctypes.addressof(program)
+    filters = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), where))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    all_threads, set_filter, seccomp = 1, 1, 317
+    assert libc.syscall(seccomp, set_filter, all_threads, filters) == 0, ctypes.get_errno()
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter has x86-64's numbers")
+@pytest.mark.parametrize(("ranks", "refused"), [(2, {1}), (3, {0, 1, 2})])
+def test_reading_is_refused_later(job, ranks, refused):
+    """The operation is done again through what the node shares; the values are the same."""
+    body = with_checks(f"REFUSED = {refused}\n" + REFUSE + MOVE)
+    result = job(body, ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result.check(ranks)
+    assert "single_copy_broadcast: taken" in result.output
+    told = result.output.count("Operation not permitted; the ranks copy through the memory")
+    assert told > len(refused), result.output[-3000:]
 
 
 GONE = """
