@@ -132,6 +132,44 @@ def test_a_timeline_that_cannot_be_written_alone(tmp_path):
     check_all_refused(became, "/nowhere/trace.rank0.json cannot be written: No such file")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may become a user without processes")
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_limit_of_threads(tmp_path, threads):
+    """The monitor, or what is started after it, gets no thread: an error, no abort."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, resource\nimport smddp_tf as hvd\n"
+        "from smddp_tf import _agreement, _native\nfrom smddp_tf.errors import InitError\n"
+        "_native.core(), _agreement.terms()  # the other user may not read the files\n"
+        f"resource.setrlimit(resource.RLIMIT_NPROC, ({threads}, {threads}))\n"
+        "os.setuid(65533)\n"
+        "try:\n    hvd.init()\n    print('size', hvd.size())\n"
+        "except InitError as error:\n    print('refused:', error)\n"
+    )
+    code, output, timed_out = launcher.run_command([launcher.BIN / "python", script], timeout=60)
+    assert not timed_out
+    assert code == 0, output
+    assert ("size 1" if threads == 3 else "refused: this rank cannot start") in output, output
+
+
+@pytest.mark.skipif(not MPICH.exists(), reason="no .venv-mpich; `make test` makes it")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"SMDDP_ALLREDUCE": "shm"}, "SMDDP_ALLREDUCE: automatic on rank 0; shm on rank 1"),
+        ({"SMDDP_CHUNK_BYTES": "abc"}, "rank 1 cannot start: SMDDP_CHUNK_BYTES='abc'"),
+        ({"SMDDP_MPI_LIBRARY": "libc.so.6"}, "rank 1 cannot start: SMDDP_MPI_LIBRARY='libc.so.6'"),
+    ],
+)
+def test_under_mpich(tmp_path, settings, words):
+    """The same sentences, and a second try."""
+    env = {"ON_ONE_RANK": json.dumps(settings), "AGAIN": "1"}
+    became, output = start(launcher.mpirun(2, MPICH), tmp_path, env=env)
+    assert len(became) == 2, output[-4000:]
+    check_all_refused(became, words)
+    assert [one["again"] for one in became] == [2, 2]
+
+
 def test_versions_that_differ(tmp_path):
     """TensorFlow's and Keras's are a warning, once."""
     stub = tmp_path / "stub"
