@@ -65,8 +65,9 @@ def init(comm=None, process_sets=None) -> None:
         wanted = _wanted_sets(process_sets)
         *terms, problem = _agreement.terms()
         told = [text.encode() for text in (*terms, problem or _native.misplaced())]
-        if _native.core().smddp_init_job(_c_ranks(ranks), len(ranks), *told) != 0:
-            raise (ValueError if ranks else InitError)(_native.last_error())
+        code = _native.core().smddp_init_job(_c_ranks(ranks), len(ranks), *told)
+        if code != 0:
+            raise (ValueError if code == _USAGE else InitError)(_native.last_error())
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
         _check(_native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))

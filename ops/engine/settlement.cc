@@ -36,7 +36,7 @@ Status Judge(const std::vector<Texts>& all, int rank, const std::vector<int>& me
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].problem[0] == '\0') continue;
     std::string who = "rank " + std::to_string(r) + " cannot start: ";
-    return {Code::kUsage, who + all[r].problem};
+    return {Code::kSystem, who + all[r].problem};
   }
   std::vector<std::string> must, should;
   for (int r : members) {
@@ -45,7 +45,7 @@ Status Judge(const std::vector<Texts>& all, int rank, const std::vector<int>& me
   }
   std::string differences = Differences(must, members);
   if (!differences.empty()) {
-    return {Code::kUsage,
+    return {Code::kMismatch,
             "the ranks were started with different settings, which must be the same:\n" +
                 differences + kRemedy};
   }

@@ -245,7 +245,7 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, World* world) {
   MpiLibrary* mpi = world->mpi.get();
   std::string problem;
   Status status = MpiLibrary::Open(world->launch, world->config.mpi_library, mpi, &problem);
-  if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kUsage, terms.problem);
+  if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
   if (terms.problem.empty()) terms.problem = problem;
   std::vector<int> members = ranks;
   auto own = std::find(members.begin(), members.end(), mpi->rank());
@@ -281,15 +281,16 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   const LaunchInfo& launch = world->launch;
   if (launch.size != 1) {
     // Somebody may have joined the others already, in a way that the environment does not tell.
-    if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kUsage, launch.refusal};
+    if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
     Status status = OpenMpi(ranks, terms, world);
     if (status.ok()) status = ShareMemory(config, *world->mpi, connection.get());
     if (!status.ok()) return status;
   } else {
     Terms own = terms;
-    if (own.problem.empty()) own.problem = ListProblem(ranks, 1);
     StartTimeline(0, &own, world);
-    if (!own.problem.empty()) return {Code::kUsage, own.problem};
+    if (!own.problem.empty()) return {Code::kSystem, own.problem};
+    std::string problem = ListProblem(ranks, 1);
+    if (!problem.empty()) return {Code::kUsage, problem};
     topo = Topology::FromKeys(0, std::vector<int>{0});
     connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
   }

@@ -139,8 +139,8 @@ Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path)
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
-    return {Code::kUsage, option + " cannot be opened: " + (why ? why : "no reason is given") +
-                              "; it takes the path of the launcher's libmpi.so"};
+    return {Code::kSystem, option + " cannot be opened: " + (why ? why : "no reason is given") +
+                               "; it takes the path of the launcher's libmpi.so"};
   }
   name_ = path;
   Status status = Resolve(library);
@@ -155,7 +155,7 @@ Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path)
     return {};
   }
   ::dlclose(library);
-  return {Code::kUsage, option + " cannot serve: " + status.message()};
+  return {Code::kSystem, option + " cannot serve: " + status.message()};
 }
 
 Status MpiLibrary::Load(const LaunchInfo& launch) {

@@ -81,7 +81,7 @@ TEST(TermsThatDifferFailOnAllRanksAlike) {
   auto results = SettleAll({one, one, two}, {all, all, all}, &gathers);
   EXPECT_EQ(gathers, 2);
   for (const Status& status : results) {
-    EXPECT(status.code() == Code::kUsage, "code");
+    EXPECT(status.code() == Code::kMismatch, "code");
     EXPECT(Contains(status.message(), "SMDDP_X: 1 on ranks 0, 1; 2 on rank 2"), status.message());
     EXPECT(Contains(status.message(), "-x NAME"), status.message());
     EXPECT_EQ(status.message(), results[0].message());

@@ -126,6 +126,28 @@ def test_a_setting_that_cannot_be(tmp_path, name, value, why):
     assert [one["again"] for one in became] == [2, 2]
 
 
+def test_a_part_of_the_ranks(tmp_path):
+    """A rank that cannot start stops all jobs; options are compared in each job of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nimport smddp_tf as hvd\nfrom smddp_tf.errors import InitError\n"
+        "world = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        "def refused(word, value, ranks):\n"
+        "    if world == 1:\n        os.environ['SMDDP_ALLREDUCE'] = value\n"
+        "    try:\n        hvd.init(comm=ranks)\n        raise SystemExit('accepted')\n"
+        "    except InitError as error:\n        assert word in str(error), error\n"
+        "refused('rank 1 cannot start', 'nope', [2, 0])\n"
+        "refused('shm on rank 1', 'shm', [2, 1, 0])\n"
+        "hvd.init(comm=[2, 0])  # without rank 1, which is alone\n"
+        "print('job of', hvd.size())\n"
+    )
+    command = [*launcher.mpirun(3), launcher.BIN / "python", script]
+    code, output, timed_out = launcher.run_command(command, timeout=60)
+    assert not timed_out
+    assert code == 0, output[-4000:]
+    assert (output.count("job of 2"), output.count("job of 1")) == (2, 1), output[-4000:]
+
+
 def test_a_timeline_that_cannot_be_written_alone(tmp_path):
     """One process: an error, no abort."""
     became, _ = start([], tmp_path, env={"SMDDP_TIMELINE": "/nowhere/trace.json"})
