@@ -31,7 +31,7 @@ SANITIZERS ?= thread address undefined
 .PHONY: train test sanitize build build-tests lint format wheel bench bench-peers clean distclean
 
 train: build
-	$(BIN)/mpirun -np $(NP) --oversubscribe $(BIN)/python examples/train_digits.py
+	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest

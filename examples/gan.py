@@ -1,4 +1,4 @@
-"""Two models, two optimizers, one step: mpirun -np 2 python examples/gan.py.
+"""Two models, two optimizers, one step: mpirun -np 2 --bind-to none python examples/gan.py.
 
 A generator learns to draw digits like scikit-learn's; a discriminator learns to tell them apart.
 Each optimizer is wrapped on its own, and each reduces its own gradients.

@@ -1,4 +1,4 @@
-"""Trains a Keras model with fit(): mpirun -np 2 python examples/keras_digits.py.
+"""Trains a Keras model with fit(): mpirun -np 2 --bind-to none python examples/keras_digits.py.
 
 Handwritten digits that ship with scikit-learn. Shows every callback, checkpoints on rank 0, and
 resuming. Lines that distribution added are marked `# distributed`; docs/keras.md explains them.

@@ -1,4 +1,4 @@
-"""Half precision and XLA: mpirun -np 2 python examples/keras_mixed_precision_jit.py.
+"""Half precision and XLA: mpirun -np 2 --bind-to none python examples/keras_mixed_precision_jit.py.
 
 Under mixed_float16 Keras scales the loss and skips steps whose gradients overflowed. All ranks skip
 together, because gradients are reduced before Keras looks at them. With jit_compile=True the

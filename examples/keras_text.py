@@ -1,4 +1,4 @@
-"""Tells from a documentation string which module it is from: mpirun -np 2 python keras_text.py.
+"""Tells from a text which module it is from: mpirun -np 2 --bind-to none python keras_text.py.
 
 The texts are those of Python's own standard library. The gradient of the Embedding layer is sparse:
 only the rows of words that occurred. Ranks exchange those rows, not the whole table.

@@ -1,4 +1,4 @@
-"""An optimizer of TensorFlow Addons: mpirun -np 2 python examples/tfa_lamb.py.
+"""An optimizer of TensorFlow Addons: mpirun -np 2 --bind-to none python examples/tfa_lamb.py.
 
 LAMB is made for the large batches that many ranks have together. Needs tensorflow-addons 0.23 on
 TensorFlow 2.15 (Keras 2).

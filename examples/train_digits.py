@@ -1,4 +1,4 @@
-"""Trains on handwritten digits: mpirun -np 2 python examples/train_digits.py.
+"""Trains on handwritten digits: mpirun -np 2 --bind-to none python examples/train_digits.py.
 
 The data ship with scikit-learn; --data takes an MNIST-style .npz (x_train, y_train, x_test,
 y_test). Lines that distribution added are marked `# distributed`.

@@ -42,8 +42,13 @@ def load() -> Config:
     return Config(
         bucket_bytes=_positive_int("SMDDP_BUCKET_BYTES", default.bucket_bytes),
         first_bucket_bytes=_positive_int("SMDDP_FIRST_BUCKET_BYTES", default.first_bucket_bytes),
-        library_dir=os.environ.get("SMDDP_LIBRARY_DIR", default.library_dir),
+        library_dir=library_dir(),
     )
+
+
+def library_dir() -> str:
+    """SMDDP_LIBRARY_DIR alone: with it the native code is found that tells others of the rest."""
+    return os.environ.get("SMDDP_LIBRARY_DIR", Config.library_dir)
 
 
 # Horovod's variables that mean something here.

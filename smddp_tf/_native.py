@@ -14,15 +14,32 @@ from smddp_tf.errors import LibraryError
 _SELF_TEST_SECONDS = 10
 
 
+_PACKAGED = pathlib.Path(__file__).parent / "lib"
+
+
+def _missing(path: pathlib.Path) -> str:
+    """Why the library cannot be loaded from there; "" if it exists."""
+    if path.exists():
+        return ""
+    return (
+        f"{path} does not exist; build it with `make build` in a checkout, install the package "
+        "with `pip install .`, or set SMDDP_LIBRARY_DIR to the folder that has it"
+    )
+
+
 def _path(name: str) -> str:
-    directory = _config.load().library_dir or pathlib.Path(__file__).parent / "lib"
-    path = pathlib.Path(directory) / name
-    if not path.exists():
-        raise LibraryError(
-            f"{path} does not exist; build it with `make build` in a checkout, install the package "
-            "with `pip install .`, or set SMDDP_LIBRARY_DIR to the folder that has it"
-        )
+    path = pathlib.Path(_config.library_dir() or _PACKAGED) / name
+    if _missing(path) and (_PACKAGED / name).exists():
+        path = _PACKAGED / name  # by which init() can tell the other ranks of misplaced()
+    if _missing(path):
+        raise LibraryError(_missing(path))
     return os.fspath(path)
+
+
+def misplaced() -> str:
+    """What SMDDP_LIBRARY_DIR lacks; "" if nothing."""
+    folder = _config.library_dir()
+    return _missing(pathlib.Path(folder) / "libsmddp.so") if folder else ""
 
 
 @functools.cache

@@ -7,7 +7,7 @@ import operator
 import sys
 import threading
 
-from smddp_tf import _native
+from smddp_tf import _agreement, _native
 from smddp_tf.errors import InitError, JobError, NotInitializedError
 
 # Of capi/smddp.h.
@@ -54,15 +54,20 @@ def init(comm=None, process_sets=None) -> None:
 
     Raises:
       ValueError: an argument that is not understood, or that differs between ranks; on all ranks.
-      InitError: the ranks cannot be connected; the message has the remedy.
+      InitError: the ranks cannot be connected, or were started with settings that cannot be or that
+        differ, on all ranks; or other processes were started with this one that cannot be joined.
+        The message has the remedy.
     """
     with _init_lock:
         if is_initialized():
             return
         ranks = [] if comm is None else _ranks_of(comm)
         wanted = _wanted_sets(process_sets)
-        if _native.core().smddp_init_ranks(_c_ranks(ranks), len(ranks)) != 0:
-            raise (ValueError if ranks else InitError)(_native.last_error())
+        *terms, problem = _agreement.terms()
+        told = [text.encode() for text in (*terms, problem or _native.misplaced())]
+        code = _native.core().smddp_init_job(_c_ranks(ranks), len(ranks), *told)
+        if code != 0:
+            raise (ValueError if code == _USAGE else InitError)(_native.last_error())
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
         _check(_native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>  // for move
 #include <vector>
 
 #include "core/log.h"
@@ -143,17 +145,17 @@ smddp_request Simple(int kind, const char* name) {
   return request;
 }
 
-Status InitOnce(const std::vector<int>& ranks) {
+Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   std::lock_guard<std::mutex> lock(init_mutex);
   if (communicator != nullptr) return {};
   Config config;
   Status status = Config::FromEnvironment(&config);
-  if (!status.ok()) return status;
+  if (!status.ok()) terms.problem = status.message();
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
   auto world = std::make_unique<World>();
   std::unique_ptr<Connection> everybody;
-  status = ConnectJob(config, ranks, world.get(), &everybody);
+  status = ConnectJob(config, ranks, terms, world.get(), &everybody);
   if (!status.ok()) return status;
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
   auto comm = std::make_unique<Communicator>(std::move(world), std::move(everybody));
@@ -174,10 +176,17 @@ int FromTopology(Fn&& fn) {
 
 }  // namespace
 
-int smddp_init(void) { return Return(InitOnce({})); }
+int smddp_init(void) { return smddp_init_job(nullptr, 0, nullptr, nullptr, nullptr); }
 
-int smddp_init_ranks(const int32_t* ranks, int n) {
-  return Return(InitOnce(std::vector<int>(ranks, ranks + n)));
+int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const char* should_agree,
+                   const char* problem) {
+  auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
+  Terms terms{text(must_agree), text(should_agree), text(problem)};
+  try {
+    return Return(InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms)));
+  } catch (const std::exception& error) {  // no memory, or no more threads
+    return Return({Code::kSystem, std::string("this rank cannot start: ") + error.what()});
+  }
 }
 
 int smddp_shutdown(int failed) {

@@ -29,7 +29,12 @@ enum {
 SMDDP_EXPORT int smddp_init(void);  // idempotent
 // The job is these ranks of the launcher's, renumbered in this order; one that is not listed is a
 // job of its own.
-SMDDP_EXPORT int smddp_init_ranks(const int32_t* ranks, int n);
+//
+// Before anything is shared the ranks tell each other what they start with, as lines of NAME=value:
+// a difference in `must_agree` is an error on all ranks, one in `should_agree` a warning. With a
+// `problem` this rank cannot start, and all ranks fail with that sentence. Each may be null.
+SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_agree,
+                                const char* should_agree, const char* problem);
 // failed != 0: this process ends because of an error, so MPI is not finalized. Idempotent.
 SMDDP_EXPORT int smddp_shutdown(int failed);
 SMDDP_EXPORT int smddp_is_initialized(void);

@@ -1,7 +1,10 @@
 #include "core/config.h"
 
 #include <cerrno>
+#include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <type_traits>
 
 namespace smddp {
 namespace {
@@ -19,10 +22,12 @@ Status ReadNumber(const char* name, double low, double high, T* out) {
   char* end = nullptr;
   errno = 0;
   double value = std::strtod(text, &end);
-  if (*end != '\0' || errno != 0 || !(value >= low && value <= high)) {
+  bool whole = std::is_floating_point<T>::value || value == std::floor(value);
+  if (*end != '\0' || errno != 0 || !whole || !(value >= low && value <= high)) {
+    char bounds[64];
+    std::snprintf(bounds, sizeof bounds, " number from %.10g to %.10g", low, high);
     return Refuse(name, text,
-                  "a number from " + std::to_string(static_cast<long long>(low)) + " to " +
-                      std::to_string(static_cast<long long>(high)));
+                  std::string(std::is_floating_point<T>::value ? "a" : "a whole") + bounds);
   }
   *out = static_cast<T>(value);
   return {};
@@ -52,16 +57,17 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_SPIN_MICROSECONDS", -1, 1000000, &config->spin_microseconds),
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
+      ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
       ReadWord("SMDDP_ISA", {"generic", "avx2", "avx512"}, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),
   };
-  for (const Status& status : results) {
-    if (!status.ok()) return status;
-  }
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
   if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
   config->chunk_bytes = config->chunk_bytes / 256 * 256;  // slots keep every dtype's alignment
+  for (const Status& status : results) {
+    if (!status.ok()) return status;
+  }
   return {};
 }
 

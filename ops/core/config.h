@@ -31,11 +31,15 @@ struct Config {
   std::string isa;
   // SMDDP_MPI_LIBRARY: path of the MPI library to open instead of the one that is found.
   std::string mpi_library;
+  // SMDDP_SINGLE_PROCESS: 1: processes that a launcher started together, but not mpirun, are jobs
+  // of one rank each; those of mpirun too, if all of them have it.
+  bool single_process = false;
   // SMDDP_TIMELINE: write a Chrome trace of the collectives here, a file for each rank.
   std::string timeline;
   // SMDDP_LOG_LEVEL: debug, info, warning or error.
   std::string log_level = "warning";
 
+  // The first option that cannot be understood; all others are read nevertheless.
   static Status FromEnvironment(Config* config);
 };
 

@@ -8,6 +8,7 @@
 
 #include "core/deadline.h"
 #include "core/log.h"
+#include "engine/binding.h"
 #include "engine/monitor.h"
 #include "kernels/reduce.h"
 
@@ -86,20 +87,33 @@ class Farewell {
 Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody)
     : world_(std::move(world)),
       selector_(MakeSelector(world_->config)),
+      timeline_(world_->timeline),
       spin_seconds_(SpinSeconds(world_->config, everybody->topology)),
       everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
                                            &timeline_, spin_seconds_,
                                            [this](const Status& why) { Break(why); })) {}
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  everybody_->StopProgress();
+  if (monitor_ != nullptr) monitor_->Stop();
+}
 
 Status Communicator::Start() {
   monitor_ = std::make_unique<Monitor>(this, world_->config, *everybody_);
   Status status = monitor_->Start();
   if (!status.ok()) return status;
   everybody_->StartProgress();
-  const std::string& path = world_->config.timeline;
-  return path.empty() ? Status() : timeline_.Start(path, topology().rank);
+  if (topology().rank == 0) WarnOfBinding();
+  return {};
+}
+
+// Once in a job; nodes are usually alike.
+void Communicator::WarnOfBinding() const {
+  if (!world_->launch.by_mpirun()) return;
+  std::vector<int> pids;
+  for (int r = 0; r < topology().local_size; ++r) pids.push_back(everybody_->shm()->cell(r).pid);
+  std::string advice = BindingAdvice(pids, world_->launch.launcher);
+  if (!advice.empty()) LogWarning(advice);
 }
 
 // The other nodes may wait for this rank now or later, and have no other way to know. It takes

@@ -22,7 +22,7 @@ class Monitor;
 class Communicator {
  public:
   Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody);
-  ~Communicator();  // orderly: Leave was called, or the process ends
+  ~Communicator();  // of one that Leave was not called for: stops the threads
 
   // Starts the threads and makes this rank visible to its node.
   Status Start();
@@ -69,6 +69,7 @@ class Communicator {
   };
 
   void SayGone(const std::function<bool()>& stop);
+  void WarnOfBinding() const;
   // All that this rank is in.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;
@@ -79,7 +80,7 @@ class Communicator {
   std::unique_ptr<World> world_;
   Selector selector_;
   FlightRecorder recorder_;
-  Timeline timeline_;
+  Timeline& timeline_;
   const double spin_seconds_;
   const std::unique_ptr<RankSet> everybody_;
   std::unique_ptr<Monitor> monitor_;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -266,12 +267,39 @@ Status MeetAll(const Config& config, MpiLibrary* mpi) {
                               " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)" + restart};
 }
 
-Status OpenMpi(const Config& config, const LaunchInfo& launch, const std::vector<int>& ranks,
-               World* world) {
+// Adds to the terms what else keeps this rank from starting.
+void StartTimeline(int rank, Terms* terms, World* world) {
+  if (!terms->problem.empty() || world->config.timeline.empty()) return;
+  terms->problem = world->timeline.Start(world->config.timeline, rank).message();
+}
+
+// Until all ranks have settled their terms, no problem of this one may keep it from the others.
+Status OpenMpi(const std::vector<int>& ranks, Terms terms, World* world) {
   world->mpi = std::make_unique<MpiLibrary>();
-  Status status = MpiLibrary::Open(launch, config.mpi_library, world->mpi.get());
-  if (status.ok()) status = MeetAll(config, world->mpi.get());
-  return status.ok() ? ChooseJob(ranks, world->mpi.get()) : status;
+  MpiLibrary* mpi = world->mpi.get();
+  std::string problem;
+  Status status = MpiLibrary::Open(world->launch, world->config.mpi_library, mpi, &problem);
+  if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
+  status = MeetAll(world->config, mpi);
+  if (!status.ok()) return status;
+  if (terms.problem.empty()) terms.problem = problem;
+  std::vector<int> members = ranks;
+  auto own = std::find(members.begin(), members.end(), mpi->rank());
+  int rank = own == members.end() ? 0 : static_cast<int>(own - members.begin());
+  if (members.empty() || !ListProblem(members, mpi->size()).empty()) {
+    rank = mpi->rank();
+    members.resize(mpi->size());
+    std::iota(members.begin(), members.end(), 0);
+  } else if (own == members.end()) {
+    members = {mpi->rank()};
+  }
+  StartTimeline(rank, &terms, world);
+  status = Settle(WithCore(terms, world->config), mpi->rank(), mpi->size(), members,
+                  [mpi](const void* block, size_t bytes, void* all) {
+                    return mpi->Allgather(block, static_cast<int>(bytes), all);
+                  });
+  if (!status.ok()) return status;
+  return ChooseJob(world->config.single_process ? std::vector<int>{mpi->rank()} : ranks, mpi);
 }
 
 }  // namespace
@@ -280,17 +308,23 @@ size_t Connection::StagingBytes() const {
   return ShmGroup::BytesNeeded(topology.local_size, shm->chunk_bytes()) / topology.local_size;
 }
 
-Status ConnectJob(const Config& config, const std::vector<int>& ranks, World* world,
-                  std::unique_ptr<Connection>* out) {
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+                  World* world, std::unique_ptr<Connection>* out) {
   world->config = config;
   auto connection = std::make_unique<Connection>();
   Topology& topo = connection->topology;
-  LaunchInfo launch = ReadLaunchInfo();
-  if (launch.size > 1) {
-    Status status = OpenMpi(config, launch, ranks, world);
+  world->launch = ReadLaunchInfo(::getenv, config.single_process);
+  const LaunchInfo& launch = world->launch;
+  if (launch.size != 1) {
+    // Somebody may have joined the others already, in a way that the environment does not tell.
+    if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
+    Status status = OpenMpi(ranks, terms, world);
     if (status.ok()) status = ShareMemory(config, *world->mpi, connection.get());
     if (!status.ok()) return status;
   } else {
+    Terms own = terms;
+    StartTimeline(0, &own, world);
+    if (!own.problem.empty()) return {Code::kSystem, own.problem};
     std::string problem = ListProblem(ranks, 1);
     if (!problem.empty()) return {Code::kUsage, problem};
     topo = Topology::FromKeys(0, std::vector<int>{0});

@@ -2,14 +2,16 @@
 // one process set meet.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "collective/collective.h"
+#include "core/agreement.h"
 #include "core/config.h"
 #include "core/topology.h"
+#include "engine/settlement.h"
+#include "engine/timeline.h"
 #include "transport/alarm.h"
 #include "transport/mpi_library.h"
 #include "transport/segment.h"
@@ -20,6 +22,8 @@ namespace smddp {
 struct World {
   Config config;
   std::unique_ptr<MpiLibrary> mpi;  // null for a job of one rank
+  LaunchInfo launch;
+  Timeline timeline;
 };
 
 // Who is where, the memory that the ranks of this node share, and the groups that carry bytes
@@ -38,12 +42,10 @@ struct Connection {
 
 // Finds the launcher, opens MPI, and connects all ranks of the job. `ranks` unless empty: the job
 // is these ranks of the launcher's, renumbered in this order; one that is not listed is a job of
-// its own. Fails on all ranks unless the listed ranks gave the same list.
-Status ConnectJob(const Config& config, const std::vector<int>& ranks, World* world,
-                  std::unique_ptr<Connection>* connection);
-
-// An allgather over all ranks of the job: `all` gets a block of `bytes` from each.
-using GatherBlocks = std::function<Status(const void* own, size_t bytes, void* all)>;
+// its own. Fails on all ranks unless the listed ranks gave the same list, and `terms` allow it.
+// Begins the timeline, if there is to be one.
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+                  World* world, std::unique_ptr<Connection>* connection);
 
 // Connects some ranks of the job (world ranks, ascending). All ranks of the job take part, and all
 // fail if one does; *connection stays null on those that are not listed.

@@ -93,65 +93,105 @@ std::vector<std::string> Candidates(bool open_mpi) {
   return paths;
 }
 
-const char* LauncherName(LaunchInfo::Launcher launcher) {
-  return launcher == LaunchInfo::Launcher::kOpenMpi ? "Open MPI" : "MPICH";
+// The launcher's library first. Only an mpirun tells which of the two it needs.
+std::vector<bool> Kinds(const LaunchInfo& launch) {
+  using Launcher = LaunchInfo::Launcher;
+  bool open_mpi = launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kPmix;
+  return launch.by_mpirun() ? std::vector<bool>{open_mpi} : std::vector<bool>{open_mpi, !open_mpi};
+}
+
+const char* SonameOf(bool open_mpi) { return open_mpi ? kOpenMpiSoname : kMpichSoname; }
+
+void* Loaded(bool open_mpi) { return ::dlopen(SonameOf(open_mpi), RTLD_NOW | RTLD_NOLOAD); }
+
+// "launched by Open MPI's mpirun"
+std::string LaunchedBy(const LaunchInfo& launch) {
+  if (launch.launcher == LaunchInfo::Launcher::kOpenMpi) return "launched by Open MPI's mpirun";
+  if (launch.launcher == LaunchInfo::Launcher::kMpich) return "launched by MPICH's mpirun";
+  return "launched as one of several processes (" + launch.seen + ")";
 }
 
 }  // namespace
 
-LaunchInfo ReadLaunchInfo() {
-  LaunchInfo info;
-  const char* size = nullptr;
-  if (Env("OMPI_COMM_WORLD_RANK") != nullptr) {
-    info.launcher = LaunchInfo::Launcher::kOpenMpi;
-    size = Env("OMPI_COMM_WORLD_SIZE");
-  } else if (Env("PMI_RANK") != nullptr) {
-    info.launcher = LaunchInfo::Launcher::kMpich;
-    size = Env("PMI_SIZE");
+bool MpiLibrary::IsRunning() {
+  for (bool open_mpi : {true, false}) {
+    void* library = Loaded(open_mpi);
+    if (library == nullptr) continue;
+    MpiLibrary mpi;
+    int flag = 0;
+    if (mpi.Resolve(library).ok() && mpi.initialized_(&flag) == 0 && flag) return true;
   }
-  if (size != nullptr) info.size = std::atoi(size);
-  return info;
+  return false;
 }
 
-Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi) {
-  Status status = mpi->Load(launch, forced_path);
-  return status.ok() ? mpi->Initialize(launch) : status;
-}
-
-Status MpiLibrary::Load(const LaunchInfo& launch, const std::string& forced_path) {
-  bool want_open_mpi = launch.launcher == LaunchInfo::Launcher::kOpenMpi;
-  const char* want = want_open_mpi ? kOpenMpiSoname : kMpichSoname;
-  const char* other = want_open_mpi ? kMpichSoname : kOpenMpiSoname;
-  const char* launcher = LauncherName(launch.launcher);
-  std::vector<std::string> paths;
+Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi,
+                        std::string* problem) {
+  Status status;
   if (!forced_path.empty()) {
-    paths.push_back(forced_path);
-  } else {
-    // One that is loaded already (by mpi4py, say) must be the one that is used.
-    void* loaded = ::dlopen(want, RTLD_NOW | RTLD_NOLOAD);
-    if (loaded != nullptr) return Resolve(loaded);
-    if (::dlopen(other, RTLD_NOW | RTLD_NOLOAD) != nullptr) {
-      return {Code::kSystem, std::string("this process was launched by ") + launcher +
-                                 "'s mpirun but has loaded another MPI (" + other +
-                                 ", by mpi4py perhaps); launch it with the mpirun of that MPI"};
-    }
-    paths = Candidates(want_open_mpi);
+    status = mpi->LoadForced(launch, forced_path);
+    *problem = status.message();
+    if (status.ok()) return mpi->Initialize(launch);
+  }
+  Status found = mpi->Load(launch);
+  if (found.ok()) found = mpi->Initialize(launch);
+  return found.ok() || status.ok() ? found : status;
+}
+
+Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path) {
+  std::string option = "SMDDP_MPI_LIBRARY='" + path + "'";
+  // Not global before it is known to serve: its symbols would hide those of another.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = ::dlerror();
+    return {Code::kSystem, option + " cannot be opened: " + (why ? why : "no reason is given") +
+                               "; it takes the path of the launcher's libmpi.so"};
+  }
+  name_ = path;
+  Status status = Resolve(library);
+  bool want_open_mpi = launch.launcher == LaunchInfo::Launcher::kOpenMpi;
+  if (status.ok() && launch.by_mpirun() && open_mpi_ != want_open_mpi) {
+    status = {Code::kUsage, std::string("it is ") + (open_mpi_ ? "" : "not ") +
+                                "Open MPI, but this process was " + LaunchedBy(launch) +
+                                "; unset it, or use the mpirun of that library"};
+  }
+  if (status.ok()) {
+    ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    return {};
+  }
+  ::dlclose(library);
+  return {Code::kSystem, option + " cannot serve: " + status.message()};
+}
+
+Status MpiLibrary::Load(const LaunchInfo& launch) {
+  std::vector<bool> kinds = Kinds(launch);
+  // One that is loaded already (by mpi4py, say) must be the one that is used.
+  for (bool open_mpi : kinds) {
+    if (void* loaded = Loaded(open_mpi)) return Resolve(loaded);
+  }
+  bool first = kinds[0];
+  if (kinds.size() == 1 && Loaded(!first) != nullptr) {
+    return {Code::kSystem, "this process was " + LaunchedBy(launch) +
+                               " but has loaded another MPI (" + SonameOf(!first) +
+                               ", by mpi4py perhaps); launch it with the mpirun of that MPI"};
   }
   std::string tried;
-  for (const std::string& path : paths) {
-    // Global, because Open MPI's plugins look their symbols up in the process.
-    void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    if (library != nullptr) {
-      name_ = path;
-      return Resolve(library);
+  for (bool open_mpi : kinds) {
+    for (const std::string& path : Candidates(open_mpi)) {
+      // Global, because Open MPI's plugins look their symbols up in the process.
+      void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+      if (library != nullptr) {
+        name_ = path;
+        return Resolve(library);
+      }
+      const char* why = ::dlerror();
+      tried += std::string(" [") + (why ? why : path.c_str()) + "]";
     }
-    const char* why = ::dlerror();
-    tried += std::string(" [") + (why ? why : path.c_str()) + "]";
   }
-  return {Code::kSystem, std::string("launched by ") + launcher + "'s mpirun, but its library " +
-                             want + " cannot be opened:" + tried +
-                             "; install it where the loader finds it, or set SMDDP_MPI_LIBRARY "
-                             "to its path"};
+  return {Code::kSystem, LaunchedBy(launch) + ", but its library " + SonameOf(first) +
+                             " cannot be opened:" + tried +
+                             "; install it where the loader finds it, or set SMDDP_MPI_LIBRARY to "
+                             "its path" +
+                             (launch.by_mpirun() ? "" : "; or else " + LaunchRemedy())};
 }
 
 Status MpiLibrary::Resolve(void* library) {
@@ -213,8 +253,9 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
     int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
     if (error != 0) {
       return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +
-                                 std::to_string(error) + "; is this process launched by " +
-                                 LauncherName(launch.launcher) + "'s own mpirun?"};
+                                 std::to_string(error) + "; this process was " +
+                                 LaunchedBy(launch) + ": does the library (" + name_ +
+                                 ") belong to that launcher?"};
     }
     we_began_mpi = true;
   }
@@ -226,12 +267,27 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   int length = 0;
   library_version_(version, &length);
   name_ = std::string(version).substr(0, std::string(version).find_first_of(",\n"));
+  return CheckSize(launch);
+}
+
+// MPI knows best how many ranks there are, unless it began alone in one of several processes.
+Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
   if (size_ == launch.size) return {};
-  return {Code::kSystem, "mpirun started " + std::to_string(launch.size) +
-                             " ranks but the MPI library (" + name_ + ") sees " +
-                             std::to_string(size_) +
-                             ": they belong to different installations; use the mpirun of that "
-                             "library, or set SMDDP_MPI_LIBRARY to the library of this mpirun"};
+  if (launch.by_mpirun()) {
+    if (launch.size == 0) return {};
+    return {Code::kSystem, "mpirun started " + std::to_string(launch.size) +
+                               " ranks but the MPI library (" + name_ + ") sees " +
+                               std::to_string(size_) +
+                               ": they belong to different installations; use the mpirun of that "
+                               "library, or set SMDDP_MPI_LIBRARY to the library of this mpirun"};
+  }
+  if (size_ > 1 || (launch.size == 0 && launch.rank == 0)) return {};
+  std::string of = launch.size > 1 ? " of " + std::to_string(launch.size) : "";
+  return {Code::kSystem, "this process is rank " + std::to_string(launch.rank) + of + " (" +
+                             launch.seen + "), but the MPI library (" + name_ +
+                             ") sees no other rank: it cannot talk to this launcher, and would "
+                             "train by itself; " +
+                             LaunchRemedy()};
 }
 
 void MpiLibrary::Finalize(const std::function<bool()>& stop) {

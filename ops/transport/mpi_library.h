@@ -12,24 +12,21 @@
 #include <string>
 
 #include "core/status.h"
+#include "transport/launch.h"
 
 namespace smddp {
-
-// What the environment says of the launcher; no library is opened.
-struct LaunchInfo {
-  enum class Launcher { kNone, kOpenMpi, kMpich };
-  Launcher launcher = Launcher::kNone;
-  int size = 1;  // as the launcher says
-};
-LaunchInfo ReadLaunchInfo();
 
 using MpiHandle = uintptr_t;
 
 class MpiLibrary {
  public:
   // Opens the library, initialises MPI unless somebody did (mpi4py), and checks that it belongs to
-  // the launcher. Each failure is one sentence with its remedy.
-  static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi);
+  // the launcher. Each failure is one sentence with its remedy. A forced path that cannot serve is
+  // told in *problem, and another library is opened, by which the other ranks can be told.
+  static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi,
+                     std::string* problem);
+  // Somebody (mpi4py) has begun MPI in this process.
+  static bool IsRunning();
 
   // Ends MPI if this library began it. MPI waits for all ranks then; so does this, until `stop`.
   void Finalize(const std::function<bool()>& stop);
@@ -75,10 +72,12 @@ class MpiLibrary {
   int (*comm_size)(MpiHandle, int*);
 
  private:
-  Status Load(const LaunchInfo& launch, const std::string& forced_path);
+  Status Load(const LaunchInfo& launch);
+  Status LoadForced(const LaunchInfo& launch, const std::string& path);
   Status Resolve(void* library);
   Status Initialize(const LaunchInfo& launch);
   bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
+  Status CheckSize(const LaunchInfo& launch) const;
 
   int (*initialized_)(int*);
   int (*finalized_)(int*);

@@ -49,6 +49,15 @@ size_t ShmGroup::BytesNeeded(int local_size, size_t chunk_bytes) {
   return SlotsOffset(local_size) + SlotBytes(chunk_bytes) * kSlots * kLanes * local_size;
 }
 
+std::string ShmGroup::Layout() {
+  std::string text;
+  for (size_t size : {sizeof(GroupHeader), sizeof(RankCell), sizeof(LaneCell), sizeof(SlotHeader),
+                      sizeof(pthread_mutex_t), size_t{kLanes}, size_t{kSlots}}) {
+    text += (text.empty() ? "" : " ") + std::to_string(size);
+  }
+  return text;
+}
+
 ShmGroup::ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_bytes)
     : memory_(static_cast<char*>(memory)),
       rank_(local_rank),

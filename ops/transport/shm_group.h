@@ -87,6 +87,8 @@ struct alignas(64) SlotHeader {
 class ShmGroup {
  public:
   static size_t BytesNeeded(int local_size, size_t chunk_bytes);
+  // Sizes of all that lies in the memory: ranks whose libraries differ here cannot share it.
+  static std::string Layout();
 
   // `memory` is zeroed and at least BytesNeeded() long; it outlives the group.
   ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_bytes);

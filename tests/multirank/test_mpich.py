@@ -38,4 +38,5 @@ def test_wrong_library(job):
     result = job(BODY, 2, launcher=MPICH, env={"SMDDP_MPI_LIBRARY": str(library)}, timeout=60)
     assert not result.timed_out
     assert result.returncode != 0
-    assert "mpirun started 2 ranks but the MPI library" in result.output, result.output[-3000:]
+    assert f"SMDDP_MPI_LIBRARY='{library}' cannot serve" in result.output, result.output[-3000:]
+    assert "launched by MPICH's mpirun" in result.output, result.output[-3000:]

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # __init__ imports keras by name only, when something of it is first used.
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "_version", "_config", "_plan"}
+PURE = {"errors", "_version", "_config", "_plan", "_agreement"}
 # A module may import those of lower levels, and its neighbours on its own. A subpackage is one
 # entry, above _tape; its files may import each other.
 LEVELS = [
