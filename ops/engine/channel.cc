@@ -157,12 +157,10 @@ Status Channel::Finish(Operation* operation) {
   if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
   if (!status.ok() && status.code() != Code::kMismatch) {
     // The streams of the ranks are out of step now: what comes next would read what is left of this
-    // one. What is known of another rank says which and where.
-    if (status.code() != Code::kRemote) {
-      status = status.Within("rank " +
-                             std::to_string(lane_.topology->WorldRank(lane_.topology->local_rank)) +
-                             " failed in " + operation->request.Title());
-    }
+    // one. Other ranks are told this sentence too.
+    int rank = lane_.topology->WorldRank(lane_.topology->local_rank);
+    status =
+        status.Within("rank " + std::to_string(rank) + " failed in " + operation->request.Title());
     failure_ = status;
   }
   if (operation->fate != nullptr && operation->fate->ok()) *operation->fate = status;

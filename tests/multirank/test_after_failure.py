@@ -97,7 +97,7 @@ def slow():
 @tf.function
 def step():
     run = _plan_ops.plan_begin(plan, "tape")
-    first = tf.ensure_shape(tf.numpy_function(slow, [], tf.float32, stateful=False), [4])
+    first = tf.ensure_shape(tf.numpy_function(slow, [], tf.float32), [4])
     # Without `earlier`, the later bucket is there long before the first one.
     late, token1, _ = _plan_ops.plan_bucket(run, [tf.ones([4])], [], 1, 1, 1.0, 1.0, "tape")
     early, token0, _ = _plan_ops.plan_bucket(run, [first], [], 0, 1, 1.0, 1.0, "tape")
