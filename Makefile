@@ -1,5 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
+# make soak    1,000 random programs, against wrong numbers; takes long
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
 #
@@ -25,13 +26,18 @@ endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: train test build build-tests lint format wheel bench bench-peers clean distclean
+.PHONY: train test soak soak-programs build build-tests lint format wheel bench bench-peers clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
+
+soak: soak-programs
+
+soak-programs: build
+	$(BIN)/python tests/programs/soak.py --programs 1000
 
 # ---- environments: made once, and again when their requirements change ----
 
