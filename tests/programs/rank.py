@@ -75,8 +75,8 @@ def main() -> None:
             raise
         progress.write("took", program["seed"], seconds=round(time.monotonic() - begin, 2))
         tf.keras.backend.clear_session()
-    faulthandler.cancel_dump_traceback_later()
     hvd.barrier()
+    faulthandler.cancel_dump_traceback_later()
 
 
 if __name__ == "__main__":
