@@ -29,7 +29,7 @@ SURVIVED = ("stop and continue", "slow", "mismatch")
 TIMEOUT_SECONDS = 30  # SMDDP_TIMEOUT_SECONDS, within which a rank that stops must be noticed,
 STOP_SECONDS = {False: 3, True: 10}  # so less for that; TensorFlow's ranks start far apart
 LIMIT_SECONDS = 2.0
-JOB_SECONDS = 180
+JOB_SECONDS = 240
 WAITED = re.compile("waiting for|waited|takes part no more")
 TENSORFLOW_EVERY = 21  # no multiple of the number of faults
 
@@ -149,7 +149,7 @@ def _judge_fatal(outcome: Outcome, folder, watch) -> None:
         outcome.problem = "it ended before the fault"
         return
     begin = fault[plan["victim"]]["at"]
-    culprit = re.compile(rf"rank {plan['victim']}\b")
+    culprit = re.compile(rf"ranks? (?:\d+, )*{plan['victim']}\b")
     for rank in set(range(plan["ranks"])) - {plan["victim"]}:
         text = told.get(rank, {}).get("text", "") + "\n" + _lines_of(rank, outcome.output)
         told_at = told.get(rank, {}).get("at", watch.ended.get(rank))
@@ -203,6 +203,8 @@ def run_one(plan: dict) -> Outcome:
         code, outcome.output, timed_out = launcher.run_command(
             command, timeout=JOB_SECONDS, env=env
         )
+        # Open MPI drops what a rank prints after another one ended with a code.
+        outcome.output += "\n".join(path.read_text() for path in sorted(folder.glob("err*")))
         outcome.left = _left(watch, before)
         watch.done.set()
         watch.join(5)

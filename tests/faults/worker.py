@@ -21,7 +21,7 @@ import smddp_tf as hvd
 from smddp_tf import _native
 
 FLOAT, SUM = 1, 1
-START_SECONDS, WORK_SECONDS = 120, 45
+START_SECONDS, WORK_SECONDS = 170, 45
 SIZES = (1, 12, 1000, 5000, 100_000, 1_000_000)
 STEPS_AFTER = 20  # that the job must do after a fault which it survives
 
@@ -152,6 +152,8 @@ class Rank:
         self.plan = plan
         self._folder = pathlib.Path(folder)
         launcher_rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+        errors = os.open(self._folder / f"err{launcher_rank}", os.O_CREAT | os.O_WRONLY)
+        os.dup2(errors, 2)
         self._write("pid", launcher_rank, os.getpid())
         hvd.init()
         self._write("node", hvd.rank(), hvd.cross_rank())
