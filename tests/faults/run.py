@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import re
+import signal
 import sys
 import tempfile
 import threading
@@ -244,18 +245,28 @@ def _parse():
     return parser.parse_args()
 
 
-def main() -> int:
-    """Run, print each, and the table; 1 if something is not as it should be."""
-    args = _parse()
-    outcomes = []
-    begin = time.monotonic()
+def _run_all(args, outcomes: list) -> None:
+    """Appends (number, outcome) of each run; Ctrl-C ends it, and what was done counts."""
     for number in args.only or range(args.runs):
-        outcome = run_one(plan_of(args.seed, number))
+        try:
+            outcome = run_one(plan_of(args.seed, number))
+        except KeyboardInterrupt:
+            print(f"interrupted in run {number}")
+            return
         outcomes.append((number, outcome))
         print(line_of(number, outcome), flush=True)
         if args.only or not outcome.good():
             print(outcome.output[-4000:])
             print(f"again: {sys.executable} tests/faults/run.py --seed {args.seed} --only {number}")
+
+
+def main() -> int:
+    """Run, print each, and the table; 1 if something is not as it should be."""
+    args = _parse()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background too
+    outcomes: list = []
+    begin = time.monotonic()
+    _run_all(args, outcomes)
     text = report(outcomes, args.seed, time.monotonic() - begin)
     print(text)
     if args.write:
