@@ -1,5 +1,7 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
+# make soak    1,000 random programs, against wrong numbers; takes long
+# make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
@@ -28,13 +30,21 @@ export PYTHONPATH := $(CURDIR)
 
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test sanitize build build-tests lint format wheel bench bench-peers clean distclean
+.PHONY: train test soak soak-programs faults sanitize build build-tests lint format wheel bench bench-peers clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
+
+soak: soak-programs
+
+soak-programs: build
+	$(BIN)/python tests/programs/soak.py --programs 1000
+
+faults: build
+	$(BIN)/python tests/faults/run.py --runs 1000 --write docs/reliability.md
 
 # ---- environments: made once, and again when their requirements change ----
 
