@@ -95,15 +95,17 @@ bool Pipeline::TryStage() {
 SlotHeader Pipeline::OwnHeader() const {
   SlotHeader header{};
   header.signature = signature_;
-  header.kind = static_cast<int32_t>(request_->kind);
-  header.dtype = static_cast<int32_t>(request_->dtype);
-  header.op = static_cast<int32_t>(request_->op);
+  header.kind = static_cast<uint8_t>(request_->kind);
+  header.dtype = static_cast<uint8_t>(request_->dtype);
+  header.op = static_cast<uint8_t>(request_->op);
   header.root = request_->root;
   bool joined = request_->joined.signature != 0;
   header.presence = joined ? Presence::kJoined : Presence::kHere;
+  header.join_round = request_->joined.round;
   header.count = request_->joined_count();
   header.num_chunks = num_chunks_;
   header.run = request_->run;
+  header.scale = request_->prescale * request_->postscale;
   return header;
 }
 

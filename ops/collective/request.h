@@ -54,6 +54,7 @@ struct Request {
   struct Joined {
     uint64_t signature = 0;  // 0: this rank has not joined
     size_t chunks = 0;
+    uint32_t round = 0;  // of joining
   } joined;
 
   size_t count() const;  // elements of all tensors

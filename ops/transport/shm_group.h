@@ -46,7 +46,7 @@ struct RankCell {
 };
 
 // Of who writes a header.
-enum class Presence : int64_t {
+enum class Presence : int32_t {
   kHere = 0,
   kJoined = 1,  // in a slot: for others' operation; between nodes: all ranks of the node
   kGone = 2,    // between nodes: the rank ended or failed
@@ -56,10 +56,15 @@ struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
   uint64_t verdict;    // 1: the ranks of another node disagree
   // What a rank that has joined needs to take part: collective/joined.h.
-  int32_t kind, dtype, op, root;
+  uint8_t kind, dtype, op;
+  int32_t root;
   Presence presence;
+  uint32_t
+      join_round;  // of a rank that has joined: a slot of the next round is no business of ours
   uint64_t count, num_chunks, run;
+  double scale;  // of the result
 };
+static_assert(sizeof(SlotHeader) == 64, "a line of the cache");
 
 class ShmGroup {
  public:
