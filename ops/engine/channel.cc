@@ -56,6 +56,7 @@ bool Channel::AdvanceFront(Finished* finished) {
     if (front->fate != nullptr && front->fate->ok()) *front->fate = status;
     // The streams of the ranks are out of step now; the monitors of this node break it everywhere.
     if (!status.ok() && status.code() != Code::kMismatch) {
+      failure_ = status;
       lane_.shm->PostFailure(static_cast<int>(status.code()), status.message());
     }
   }
