@@ -274,6 +274,12 @@ std::vector<int> Pipeline::Missing() const {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
+    uint64_t reports = lane_->mismatches;
+    if (topo_.num_nodes == 1 && state_ == State::kMismatchPost) {
+      late |= peer.detail_read.load() < reports;
+    } else if (topo_.num_nodes == 1 && state_ == State::kMismatchRead) {
+      late |= peer.detail_posted.load() <= reports;
+    }
     if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
   }
   return missing;
