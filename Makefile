@@ -1,5 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
+# make soak    the long tests: simulated schedules
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
 #
@@ -25,13 +26,17 @@ endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: train test build build-tests lint format wheel bench bench-peers clean distclean
+.PHONY: train test build build-tests soak lint format wheel bench bench-peers clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
+
+# A schedule that fails prints its seed: build/smddp_simulate --seed N --verbose runs it again.
+soak: build-tests
+	build/smddp_simulate --schedules 100000 --jobs $$(nproc)
 
 # ---- environments: made once, and again when their requirements change ----
 
