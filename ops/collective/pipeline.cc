@@ -274,6 +274,8 @@ std::vector<int> Pipeline::Missing() const {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
+    // All have staged where their memory is, but one cannot be read: it is gone.
+    late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
     uint64_t reports = lane_->mismatches;
     if (topo_.num_nodes == 1 && state_ == State::kMismatchPost) {
       late |= peer.detail_read.load() < reports;
