@@ -1,6 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
-# make soak    1,000 random programs, against wrong numbers; takes long
+# make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
@@ -30,7 +30,8 @@ export PYTHONPATH := $(CURDIR)
 
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test soak soak-programs faults sanitize build build-tests lint format wheel bench bench-peers clean distclean
+.PHONY: train test soak soak-schedules soak-programs faults sanitize build build-tests lint format \
+  wheel bench bench-peers clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
@@ -38,7 +39,11 @@ train: build
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
 
-soak: soak-programs
+soak: soak-schedules soak-programs
+
+# A schedule that fails prints its seed: build/smddp_simulate --seed N --verbose runs it again.
+soak-schedules: build-tests
+	build/smddp_simulate --schedules 100000 --jobs $$(nproc)
 
 soak-programs: build
 	$(BIN)/python tests/programs/soak.py --programs 1000

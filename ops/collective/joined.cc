@@ -26,6 +26,7 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
   request.op = static_cast<ReduceOp>(peer.op);
   request.root = peer.root;
   request.run = peer.run;
+  request.prescale = peer.scale;  // of the share that this rank reduces
   // Numbers fit the zeros of JoinedMove; of other allgathers we can only be the rank without any.
   bool gathers = request.kind == Kind::kAllgather &&
                  (peer.count == 0 || (peer.root == kNumbersRoot && peer.count <= kNumbersBytes));

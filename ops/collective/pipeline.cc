@@ -99,15 +99,17 @@ SlotHeader Pipeline::OwnHeader() const {
   SlotHeader header{};
   header.signature = signature_;
   header.key = request_->Key();
-  header.kind = static_cast<int32_t>(request_->kind);
-  header.dtype = static_cast<int32_t>(request_->dtype);
-  header.op = static_cast<int32_t>(request_->op);
+  header.kind = static_cast<uint8_t>(request_->kind);
+  header.dtype = static_cast<uint8_t>(request_->dtype);
+  header.op = static_cast<uint8_t>(request_->op);
   header.root = request_->root;
   bool joined = request_->joined.signature != 0;
   header.presence = joined ? Presence::kJoined : Presence::kHere;
+  header.join_round = request_->joined.round;
   header.count = request_->joined_count();
   header.num_chunks = num_chunks_;
   header.run = request_->run;
+  header.scale = request_->prescale * request_->postscale;
   return header;
 }
 
@@ -323,6 +325,8 @@ std::vector<int> Pipeline::Missing() const {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
+    // All have staged where their memory is, but one cannot be read: it is gone.
+    late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
     if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
   }
   return missing;

@@ -63,6 +63,7 @@ struct Request {
     uint64_t signature = 0;  // 0: this rank has not joined
     uint64_t key = 0;
     size_t chunks = 0;
+    uint32_t round = 0;  // of joining
   } joined;
 
   size_t count() const;  // elements of all tensors

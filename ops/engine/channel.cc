@@ -200,16 +200,23 @@ void Channel::Complete(Finished* finished) const {
   if (!finished->empty()) lane_.shm->RingSelf();
 }
 
+// Whoever waits for the same number of tickets joins in the same round.
+uint32_t Channel::JoinRound(uint64_t tickets) const {
+  return static_cast<uint32_t>(tickets / static_cast<uint64_t>(lane_.shm->size()));
+}
+
 // What the others have begun and we have no part in yet. On this node that is what a peer has
-// staged. When the whole node has joined, only what one of its ranks staged for others is of our
-// time: the rest comes after the join. An owner then meets those of the other nodes.
+// staged. When the whole node has joined, only what one of its ranks staged for others in this
+// round of joining is of our time: the rest comes after the join. An owner then meets those of the
+// other nodes.
 bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun) {
   const ShmGroup& shm = *lane_.shm;
   for (int p = 0; p < shm.size(); ++p) {
     uint64_t staged = shm.lane(p, lane_.index).staged.load(std::memory_order_acquire);
     if (staged <= lane_.next_chunk) continue;
     *begun = shm.header(p, lane_.index, lane_.next_chunk);
-    if (begun->presence == Presence::kJoined || shm.JoinTickets() < tickets) return true;
+    bool of_round = begun->presence == Presence::kJoined && begun->join_round == JoinRound(tickets);
+    if (of_round || shm.JoinTickets() < tickets) return true;
   }
   if (lane_.cross == nullptr || joined->over || shm.JoinTickets() < tickets) return false;
   SlotHeader own{};
@@ -243,6 +250,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
   if (!queue_.empty() || !failure_.ok() || !FindBegun(tickets, joined, &begun)) return false;
   auto operation = std::make_unique<Operation>();
   operation->request = JoinedRequest(begun, *lane_.topology, &operation->memory);
+  operation->request.joined.round = JoinRound(tickets);
   operation->awaited = false;
   operation->done = [](const Status&) {};  // whoever began it gets the error
   joined->run = begun.run;

@@ -105,6 +105,7 @@ class Channel {
   Status Finish(Operation* operation);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
+  uint32_t JoinRound(uint64_t tickets) const;
   bool FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun);
 
   Lane lane_;

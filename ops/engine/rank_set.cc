@@ -128,9 +128,14 @@ Status RankSet::Join(int* last) {
       waiter.Reset();
       continue;
     }
-    if (over && Idle()) return {};
+    // First: all may come here after a failure too.
     Status failure = JoinFailure(joining);
-    if (!failure.ok()) return failure;
+    if (!failure.ok()) {
+      // The others are told why, before they see that this rank leaves.
+      shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
+      return failure;
+    }
+    if (over && Idle()) return {};
     waiter.Pause([&] { return ServeJoined(&joining) || JoinOver(joining, last); });
   }
 }

@@ -66,7 +66,7 @@ struct RankCell {
 };
 
 // Of who writes a header.
-enum class Presence : int64_t {
+enum class Presence : int32_t {
   kHere = 0,
   kJoined = 1,   // in a slot: for others' operation; between nodes: all ranks of the node
   kGone = 2,     // between nodes: the rank ended or failed
@@ -75,14 +75,18 @@ enum class Presence : int64_t {
 
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
+  uint64_t key;        // of the operation's name; see Request::Key()
   // 1: the ranks of another node disagree; 2: this rank could not read a peer (single_copy.cc)
-  uint64_t verdict;
-  uint64_t key;  // of the operation's name; see Request::Key()
+  uint8_t verdict;
   // What a rank that has joined needs to take part: collective/joined.h.
-  int32_t kind, dtype, op, root;
+  uint8_t kind, dtype, op;
+  int32_t root;
   Presence presence;
+  uint32_t join_round;  // of a rank that has joined, which serves others of its own round only
   uint64_t count, num_chunks, run;
+  double scale;  // of the result
 };
+static_assert(sizeof(SlotHeader) == 64, "a line of the cache");
 
 class ShmGroup {
  public:
