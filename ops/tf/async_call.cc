@@ -7,6 +7,11 @@
 #include <utility>  // for move
 
 namespace smddp_tf {
+namespace {
+
+constexpr int kByName = 2;  // smddp_request::matching
+
+}  // namespace
 
 struct AsyncCall::Latch {
   std::mutex mutex;
@@ -58,7 +63,13 @@ void AsyncCall::Done(void* argument, int code, const char* message) {
 
 void AsyncCall::Post(const smddp_request& request, std::function<void()> next) {
   next_ = std::move(next);
-  smddp_post(&request, Done, this);
+  uint64_t iteration = request.matching == kByName ? TF_GetIterId(context_) : 0;
+  if (iteration == 0) return smddp_post(&request, Done, this);
+  // Iterations of a loop may overlap, so the order in which they come does not tell them apart.
+  std::string name = std::string(request.name) + " (iteration " + std::to_string(iteration) + ")";
+  smddp_request named = request;
+  named.name = name.c_str();
+  smddp_post(&named, Done, this);
 }
 
 void AsyncCall::GatherNumbers(const char* what, const std::vector<int64_t>& own, size_t size,
