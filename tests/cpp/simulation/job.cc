@@ -56,6 +56,11 @@ void Job::MakeNodes() {
   for (const auto& ranks : topo.nodes) {
     nodes_.push_back(std::make_unique<Node>(static_cast<int>(ranks.size()), program_.chunk_bytes));
   }
+  if (topo.num_nodes > 1) {
+    std::vector<int> firsts;
+    for (const auto& ranks : topo.nodes) firsts.push_back(ranks[0]);
+    alarms_ = network_.ConnectAlarms(firsts);
+  }
   world_.resize(smddp::kLanes);
   cross_.resize(smddp::kLanes);
   for (int lane = 0; lane < smddp::kLanes && topo.num_nodes > 1; ++lane) {
@@ -77,6 +82,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
   connection->shm = std::make_unique<smddp::ShmGroup>(nodes_[topo.node]->memory, topo.local_rank,
                                                       topo.local_size, program_.chunk_bytes);
   connection->reads_peers = program_.reads_peers;
+  if (topo.num_nodes > 1 && topo.local_rank == 0) connection->alarm = std::move(alarms_[topo.node]);
   for (int index = 0; index < smddp::kLanes; ++index) {
     connection->lanes.emplace_back();
     smddp::Lane& lane = connection->lanes.back();
@@ -150,6 +156,13 @@ void Job::EndWhoJoined() {
   if (one && !all && scheduler_.now() < broken_at_ + kHangs) {
     scheduler_.At(scheduler_.now() + 1, [this] { EndWhoJoined(); });
   }
+}
+
+bool Job::AllEnd() const {
+  for (int r = 0; r < program_.size; ++r) {
+    if (!scheduler_.dead(r) && !scripts_[r].ending()) return false;
+  }
+  return true;
 }
 
 std::vector<std::string> Job::Run() {

@@ -14,6 +14,7 @@ constexpr int kCallBucket = -1;
 
 // A failure reaches the other channels with the monitor's next ticks.
 constexpr double kSpreads = 0.2;
+constexpr double kLinger = 1;
 
 std::string PlanText(const std::vector<Call>& buckets) {
   std::string text;
@@ -143,7 +144,9 @@ void Script::RunPlan(const Item& item) {
   info->fingerprint = 1000u * (item.id + 1) + buckets.size();
   info->name = "plan" + std::to_string(item.id);
   info->text = std::make_shared<const std::string>(PlanText(buckets));
-  int64_t run = set_->BeginPlan(info);
+  int64_t run = 0;
+  Status begun = set_->BeginPlan(info, &run);
+  if (!begun.ok()) return CheckFailure("the begin of item " + std::to_string(item.id), begun, true);
   auto step = std::make_shared<Step>();
   job_.scheduler_.Spawn(rank_, "brings buckets", false,
                         [=, &buckets, &item] { SubmitBuckets(item, buckets, run, step); });
@@ -154,7 +157,14 @@ void Script::RunPlan(const Item& item) {
   }
   doing_ = "ends item " + std::to_string(item.id);
   if (step->failed || item.stop_rank == rank_) return;
-  Status status = set_->EndPlan(run);
+  bool ended = false;
+  Status status;
+  set_->EndPlan(run, [&](const Status& how) {
+    status = how;
+    ended = true;
+    job_.scheduler_.Wake(step.get(), 1);
+  });
+  while (!ended) job_.scheduler_.Block(step.get(), -1, "waits for the end of a plan");
   bool must_succeed = FirstBadBucket(job_.program_, item) == kNoBucket;
   if (!status.ok()) CheckFailure(doing_, status, must_succeed);
   if (status.ok() && !must_succeed) job_.Complain(Where(doing_) + "OK, though the ranks differ");
@@ -207,16 +217,41 @@ void Script::RunJoin(const Item& item) {
   job_.last_joined_[item.id][rank_] = last;
 }
 
-// What smddp_shutdown() does; with MPI an orderly end waits until the other nodes know.
+// As Communicator::Leave with MPI: a rank that ends in good order waits until the other nodes know
+// and all end too, and passes on what it hears of failures meanwhile.
 void Script::Shutdown() {
   doing_ = "shuts down";
-  bool failed = failed_ || communicator_->failed();
-  communicator_->Leave(failed);
-  double until = job_.scheduler_.now() + 2 * job_.program_.timeout;
-  while (!failed && !set_->SayGone()) {
-    job_.scheduler_.Pause(500e-6, "tells the other nodes that it is gone");
-    if (job_.Broken() && job_.scheduler_.now() > until) break;
+  const bool broken = communicator_->failed();
+  communicator_->Leave(failed_ || broken);
+  if (broken || job_.program_.num_nodes == 1) return;
+  if (failed_) {
+    set_->SayGone();
+    return;
   }
+  ending_ = true;
+  double linger = -1;
+  while (!set_->SayGone() || !job_.AllEnd()) {
+    job_.scheduler_.Pause(500e-6, "waits for the other ranks to end");
+    if (linger < 0 && HearsOfFailure()) linger = job_.scheduler_.now() + kLinger;
+    if (linger >= 0 && job_.scheduler_.now() > linger) break;
+  }
+}
+
+// What Farewell looks at, in engine/communicator.cc.
+bool Script::HearsOfFailure() {
+  const smddp::ShmGroup& shm = *set_->shm();
+  smddp::Alarm* alarm = set_->alarm();
+  std::string text;
+  int code = 0;
+  if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
+  for (int p = 0; p < shm.size(); ++p) {
+    if (p == shm.rank() || shm.Peer(p) != smddp::PeerState::kDead) continue;
+    std::string died = "rank " + std::to_string(shm.cell(p).world_rank) + " died";
+    shm.PostFailure(static_cast<int>(Code::kRemote), died);
+  }
+  code = shm.Failure(&text);
+  if (code != 0 && alarm != nullptr) alarm->Raise(code, text);
+  return code != 0;
 }
 
 void Script::CheckEnd(std::vector<std::string>* complaints) const {

@@ -34,6 +34,7 @@ class Script {
 
   void Main();
   bool finished() const { return finished_; }
+  bool ending() const { return ending_ || finished_; }
   bool failed() const { return failed_; }
   // When all is over.
   void CheckEnd(std::vector<std::string>* complaints) const;
@@ -56,6 +57,7 @@ class Script {
   void CheckFailure(const std::string& what, const smddp::Status& status, bool must_succeed);
   void Compute();
   void Shutdown();
+  bool HearsOfFailure();
   std::string Where(const std::string& what) const;
 
   Job& job_;
@@ -65,7 +67,7 @@ class Script {
   std::list<std::unique_ptr<Begun>> begun_;
   std::list<std::vector<Call>> plans_;  // what buckets refer to
   std::string doing_ = "starts";
-  bool failed_ = false, finished_ = false, leaves_ = false, joins_ = false;
+  bool failed_ = false, finished_ = false, ending_ = false, leaves_ = false, joins_ = false;
   bool channel_failed_[2] = {false, false};
   double failed_at_ = 0;
   std::string failure_;
