@@ -112,7 +112,8 @@ bool Channel::NextKey(uint64_t* key, Status* failure) {
     *key = shm.header(0, lane_.index, lane_.next_chunk).key;
     return true;
   }
-  if (shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
+  // In a mismatch of names it serves the operation again that it found, joined or not.
+  if (lane_.threads && shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
   return false;
 }
 
@@ -266,6 +267,11 @@ bool Channel::MatchesByName() const {
 bool Channel::Idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return queue_.empty();
+}
+
+bool Channel::Failed() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return !failure_.ok();
 }
 
 void Channel::Fail(const Status& failure) {

@@ -42,7 +42,6 @@ void RankSet::StopProgress() {
 }
 
 void RankSet::Fail(const Status& failure) {
-  failed_ = true;
   hand_.Fail(failure);
   gradients_.Fail(failure);
   plans_.Abandon(failure);
@@ -213,7 +212,7 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
     if (gradients_.Idle()) return;
   }
   // There may be no progress thread any more, and nothing left to wait for.
-  while (failed_ && !gradients_.Idle()) gradients_.Pump();
+  while (gradients_.Failed() && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }
 

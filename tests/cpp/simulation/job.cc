@@ -13,7 +13,8 @@ namespace smddp_sim {
 namespace {
 
 constexpr double kHangs = 40;  // seconds of the simulated clock
-constexpr double kDeathIsTold = 0.5;
+// A rank whose operation has another name than its peers' waits for its turn before.
+constexpr double kDeathIsTold = 1.1;
 constexpr double kLauncher = 4;  // timeouts after which it ends those that only wait
 constexpr size_t kPage = 4096;
 
@@ -156,6 +157,11 @@ void Job::EndWhoJoined() {
   if (one && !all && scheduler_.now() < broken_at_ + kHangs) {
     scheduler_.At(scheduler_.now() + 1, [this] { EndWhoJoined(); });
   }
+}
+
+// Who only waits for others to end although one has failed is ended by the launcher.
+bool Job::EndsAnyhow() const {
+  return Broken() && AllEnd() && scheduler_.now() > broken_at_ + kLauncher * program_.timeout;
 }
 
 bool Job::AllEnd() const {

@@ -234,6 +234,7 @@ void Script::Shutdown() {
     job_.scheduler_.Pause(500e-6, "waits for the other ranks to end");
     if (linger < 0 && HearsOfFailure()) linger = job_.scheduler_.now() + kLinger;
     if (linger >= 0 && job_.scheduler_.now() > linger) break;
+    if (job_.EndsAnyhow()) break;
   }
 }
 
