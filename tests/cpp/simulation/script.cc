@@ -52,6 +52,7 @@ void Script::Main() {
     job_.Begin(rank_, item.id);
     if (!item.absent[rank_]) RunItem(item);
   }
+  if (!leaves_) WaitForPosted();
   Shutdown();
   finished_ = true;
 }
@@ -62,6 +63,8 @@ void Script::RunItem(const Item& item) {
   if (item.type == Item::Type::kCall) RunCall(item);
   if (item.type == Item::Type::kPlan) RunPlan(item);
   if (item.type == Item::Type::kJoin) RunJoin(item);
+  if (item.type == Item::Type::kPosted) RunPosted(item);
+  if (item.type == Item::Type::kThreads) RunThreads(item);
 }
 
 void Script::Compute() {
@@ -134,6 +137,59 @@ void Script::RunCall(const Item& item) {
   const Call& call = CallOf(item, rank_);
   Begun* begun = Add(item, call, kCallBucket);
   Completed(begun, set_->Run(begun->buffers.request()));
+}
+
+Begun* Script::AddNamed(const Item& item, const std::vector<Call>& calls, int index) {
+  Begun* begun = Add(item, calls[index], index);
+  begun->gradient = false;
+  begun->must_succeed = NamedSucceeds(job_.program_, item, index);
+  return begun;
+}
+
+// As TF1 sessions do: whatever is ready is begun, and only its result is waited for.
+void Script::RunPosted(const Item& item) {
+  plans_.push_back(BucketsOf(item, rank_));
+  for (int index : item.order[rank_]) {
+    Begun* begun = AddNamed(item, plans_.back(), index);
+    auto operation = std::make_unique<smddp::Operation>();
+    operation->request = begun->buffers.request();
+    operation->request.matching = smddp::Matching::kByName;
+    operation->done = [=](const Status& status) {
+      Completed(begun, status);
+      --posted_;
+      job_.scheduler_.Wake(&posted_, 1);
+    };
+    ++posted_;
+    set_->Post(std::move(operation));
+    Compute();
+  }
+  if (item.waits) WaitForPosted();
+}
+
+void Script::WaitForPosted() {
+  doing_ = "waits for what it posted";
+  while (posted_ > 0) job_.scheduler_.Block(&posted_, -1, "waits for what it posted");
+}
+
+// Each thread has every other call, in the same order on all ranks.
+void Script::RunThreads(const Item& item) {
+  plans_.push_back(BucketsOf(item, rank_));
+  const std::vector<Call>& calls = plans_.back();
+  auto ended = std::make_shared<int>(0);
+  auto run = [this, &item, &calls](size_t first) {
+    for (size_t index = first; index < calls.size(); index += 2) {
+      Compute();
+      Begun* begun = AddNamed(item, calls, static_cast<int>(index));
+      Completed(begun, set_->Run(begun->buffers.request()));
+    }
+  };
+  job_.scheduler_.Spawn(rank_, "second script", false, [=] {
+    run(1);
+    *ended = 1;
+    job_.scheduler_.Wake(ended.get(), 1);
+  });
+  run(0);
+  while (*ended == 0) job_.scheduler_.Block(ended.get(), -1, "waits for its second thread");
 }
 
 void Script::RunPlan(const Item& item) {

@@ -50,6 +50,10 @@ class Script {
   void RunCall(const Item& item);
   void RunPlan(const Item& item);
   void RunJoin(const Item& item);
+  void RunPosted(const Item& item);
+  void RunThreads(const Item& item);
+  void WaitForPosted();
+  Begun* AddNamed(const Item& item, const std::vector<Call>& calls, int index);
   void SubmitBuckets(const Item& item, const std::vector<Call>& buckets, int64_t run,
                      std::shared_ptr<struct Step> step);
   Begun* Add(const Item& item, const Call& call, int bucket);
@@ -69,6 +73,7 @@ class Script {
   std::string doing_ = "starts";
   bool failed_ = false, finished_ = false, ending_ = false, leaves_ = false, joins_ = false;
   bool channel_failed_[2] = {false, false};
+  int posted_ = 0;  // and not completed
   double failed_at_ = 0;
   std::string failure_;
 };
