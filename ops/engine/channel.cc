@@ -274,9 +274,9 @@ bool Channel::Idle() const {
   return queue_.empty();
 }
 
-bool Channel::Failed() const {
+Status Channel::Failure() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return !failure_.ok();
+  return failure_;
 }
 
 void Channel::Fail(const Status& failure) {

@@ -120,6 +120,9 @@ Status RankSet::Join(int* last) {
     if (hand_.Pump() || gradients_.Pump()) waiter.Reset();
     waiter.Pause([&] { return hand_.Pump() || gradients_.Pump() || Idle(); });
   }
+  // The others would take a rank that fails for one that has joined.
+  Status broken = hand_.Failure();
+  if (!broken.ok()) return broken;
   Joining joining;
   joining.tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
   waiter.Reset();
@@ -214,7 +217,7 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
     if (gradients_.Idle()) return;
   }
   // There may be no progress thread any more, and nothing left to wait for.
-  while (gradients_.Failed() && !gradients_.Idle()) gradients_.Pump();
+  while (!gradients_.Failure().ok() && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }
 

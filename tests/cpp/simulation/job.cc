@@ -141,9 +141,8 @@ void Job::Strike(const Fault& fault) {
   }
 }
 
-// A rank in join() waits as long as the others have data. That one of another node has failed is
-// told where it can be; where it cannot, the launcher ends the rank. All other waits end of
-// themselves.
+// A rank in join() waits as long as the others have data. That a rank of another node has failed
+// tells the first one of its node. If that is gone itself, only the launcher ends the others.
 void Job::EndWhoJoined() {
   bool all = true, one = false;
   for (int r = 0; r < program_.size; ++r) {
@@ -152,11 +151,25 @@ void Job::EndWhoJoined() {
     all = all && scripts_[r].joins();
   }
   for (int r = 0; r < program_.size && all; ++r) {
-    if (!scripts_[r].finished()) scheduler_.Kill(r);
+    if (scripts_[r].finished() || scheduler_.dead(r)) continue;
+    if (AlarmsWork()) {
+      Complain("rank " + std::to_string(r) + " waits in join() though another node has failed");
+    }
+    scheduler_.Kill(r);
   }
   if (one && !all && scheduler_.now() < broken_at_ + kHangs) {
     scheduler_.At(scheduler_.now() + 1, [this] { EndWhoJoined(); });
   }
+}
+
+// Whether the first rank of each node was there to tell the others of what happened.
+bool Job::AlarmsWork() const {
+  for (const auto& ranks : topologies_[0]->nodes) {
+    for (const Fault& fault : program_.faults) {
+      if (fault.rank == ranks[0] && fault.kind != FaultKind::kPause) return false;
+    }
+  }
+  return true;
 }
 
 // Who only waits for others to end although one has failed is ended by the launcher.

@@ -36,6 +36,7 @@ class Job {
   bool Broken() const { return broken_at_ > 0; }
   void Complain(const std::string& what);
   void EndWhoJoined();
+  bool AlarmsWork() const;
   bool EndsAnyhow() const;
   bool AllEnd() const;  // or are dead
   void CheckDeaths();
