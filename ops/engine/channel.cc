@@ -92,6 +92,11 @@ bool Channel::FindTurn(Status* failure) {
   if (!NextKey(&key, failure)) return WaitedForTurn();
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
+  if (next == queue_.end() && lane_.shm->rank() != 0 && queue_.front()->request.joined.signature != 0) {
+    // As one that has joined, this rank had found another operation; now it finds the first rank's.
+    queue_.pop_front();
+    return false;
+  }
   if (next == queue_.end()) return WaitedForTurn();
   std::rotate(queue_.begin(), next, next + 1);
   key_known_ = false;
@@ -112,7 +117,8 @@ bool Channel::NextKey(uint64_t* key, Status* failure) {
     *key = shm.header(0, lane_.index, lane_.next_chunk).key;
     return true;
   }
-  if (shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
+  // In a mismatch of names it serves the operation again that it found, joined or not.
+  if (lane_.threads && shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
   return false;
 }
 
@@ -266,6 +272,11 @@ bool Channel::MatchesByName() const {
 bool Channel::Idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return queue_.empty();
+}
+
+Status Channel::Failure() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
 }
 
 void Channel::Fail(const Status& failure) {

@@ -75,6 +75,8 @@ class Channel {
   // Advances what can be advanced now. True if anything moved.
   bool Pump();
   bool Idle() const;
+  // Unless OK, Pump() completes whatever there is with this.
+  Status Failure() const;
   // Whether operations are matched by name, so that they have no order to those of other channels.
   bool MatchesByName() const;
   // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if

@@ -7,6 +7,12 @@ namespace {
 
 constexpr int kGivenUp = -2;
 
+void FailOrphans(const std::vector<std::unique_ptr<Operation>>& orphans) {
+  for (const auto& orphan : orphans) {
+    orphan->done({Code::kMismatch, "this step was given up: an earlier operation of it failed"});
+  }
+}
+
 }  // namespace
 
 void EmptyRun::Finish(const Status& status) {
@@ -38,8 +44,7 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
     if (!failure_.ok()) return failure_;
     // End of the last run comes before this Begin in every program; its absence means that the
     // step did not get there.
-    for (Run& run : runs_) GiveUp(&run, &orphans);
-    runs_.clear();
+    GiveUpOpen(&orphans);
     *id = next_run_++;
     runs_.emplace_back();
     Run& run = runs_.back();
@@ -55,10 +60,17 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
       HandOn(&run, 0, std::move(empty));
     }
   }
-  for (auto& orphan : orphans) {
-    orphan->done({Code::kMismatch, "this step was given up: an earlier operation of it failed"});
-  }
+  FailOrphans(orphans);
   return {};
+}
+
+void PlanRuns::GiveUp() {
+  std::vector<std::unique_ptr<Operation>> orphans;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    GiveUpOpen(&orphans);
+  }
+  FailOrphans(orphans);
 }
 
 void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operation) {
@@ -100,16 +112,18 @@ void PlanRuns::HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation
 }
 
 // Called with the lock held; `orphans` are completed by the caller without it.
-void PlanRuns::GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans) {
-  int count = static_cast<int>(run->arrived.size());
-  if (run->next == count) return;
-  for (auto& operation : run->arrived) {
-    if (operation != nullptr) orphans->push_back(std::move(operation));
+void PlanRuns::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
+  for (Run& run : runs_) {
+    if (run.next == static_cast<int>(run.arrived.size())) continue;
+    for (auto& operation : run.arrived) {
+      if (operation != nullptr) orphans->push_back(std::move(operation));
+    }
+    auto marker = std::make_unique<Operation>();
+    marker->request.kind = Kind::kBarrier;
+    marker->done = [](const Status&) {};
+    HandOn(&run, kGivenUp, std::move(marker));
   }
-  auto marker = std::make_unique<Operation>();
-  marker->request.kind = Kind::kBarrier;
-  marker->done = [](const Status&) {};
-  HandOn(run, kGivenUp, std::move(marker));
+  runs_.clear();
 }
 
 void PlanRuns::SkipRun(int64_t run) {

@@ -51,6 +51,8 @@ class PlanRuns {
   void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   // All buckets of the run are done. If there were none, *empty is what the caller has to wait for.
   Status End(int64_t run, std::shared_ptr<EmptyRun>* empty);
+  // Gives up the runs that have not ended: their step failed, or no program would come here.
+  void GiveUp();
   // The next run has a number above this one; for runs in which a joined rank had no part.
   void SkipRun(int64_t run);
 
@@ -73,7 +75,7 @@ class PlanRuns {
   };
 
   void HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation);
-  void GiveUp(Run* run, std::vector<std::unique_ptr<Operation>>* orphans);
+  void GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans);
 
   Channel* channel_;
   std::mutex mutex_;      // protects what follows, and the order of Enqueue

@@ -42,7 +42,6 @@ void RankSet::StopProgress() {
 }
 
 void RankSet::Fail(const Status& failure) {
-  failed_ = true;
   hand_.Fail(failure);
   gradients_.Fail(failure);
   plans_.Abandon(failure);
@@ -114,11 +113,16 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
 
 Status RankSet::Join(int* last) {
   Waiter waiter = MakeWaiter();
+  // The others are told of a step that failed on this rank: zeros for the rest of it would be wrong.
+  plans_.GiveUp();
   // What this rank has begun ends first: then no operation can be under way when all have joined.
   while (!Idle()) {
     if (hand_.Pump() || gradients_.Pump()) waiter.Reset();
     waiter.Pause([&] { return hand_.Pump() || gradients_.Pump() || Idle(); });
   }
+  // The others would take a rank that fails for one that has joined.
+  Status broken = hand_.Failure();
+  if (!broken.ok()) return broken;
   Joining joining;
   joining.tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
   waiter.Reset();
@@ -213,7 +217,7 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
     if (gradients_.Idle()) return;
   }
   // There may be no progress thread any more, and nothing left to wait for.
-  while (failed_ && !gradients_.Idle()) gradients_.Pump();
+  while (!gradients_.Failure().ok() && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }
 

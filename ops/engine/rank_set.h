@@ -98,7 +98,6 @@ class RankSet {
   const double spin_seconds_;
 
   std::atomic<int> unattended_{0};  // posted operations whose thread has gone on
-  std::atomic<bool> failed_{false};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> progress_idle_{false};
   std::mutex progress_mutex_;

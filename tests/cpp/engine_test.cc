@@ -222,6 +222,30 @@ TEST(AStepThatIsGivenUpEndsItsHeldBuckets) {
   EXPECT(stale.status.code() == Code::kMismatch, stale.status.message());
 }
 
+TEST(AStepThatFailedBeforeJoinIsGivenUp) {
+  for (int nodes = 1; nodes <= 2; ++nodes) {
+    Wires wires(2, nodes);
+    RunRanks(2, [&](int rank) {
+      auto communicator = Connect(&wires, rank);
+      auto everybody = Everybody(*communicator);
+      Outcome first, second;
+      int64_t run = 0;
+      EXPECT(everybody->BeginPlan(Plan(2), &run).ok());
+      everybody->SubmitBucket(run, 0, first.Bucket());
+      EXPECT(first.Done(10) && first.status.ok());
+      if (rank == 0) {
+        everybody->SubmitBucket(run, 1, second.Bucket());
+        EXPECT(second.Done(10));
+        EXPECT_EQ(static_cast<int>(second.status.code()), static_cast<int>(Code::kMismatch));
+      }
+      int last = -1;
+      Status joined = everybody->Join(&last);
+      EXPECT(joined.ok(), joined.message());
+      communicator->Leave(false);
+    });
+  }
+}
+
 TEST(HeldBucketsEndWhenAPeerTimesOutOrThisRankLeaves) {
   for (bool leave : {false, true}) {
     Wires wires(2, 1);

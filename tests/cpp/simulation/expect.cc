@@ -55,7 +55,7 @@ const Call& CallOf(const Item& item, int rank) {
 
 std::vector<Call> BucketsOf(const Item& item, int rank) {
   std::vector<Call> buckets = item.buckets;
-  if (item.odd.rank != rank || item.type != Item::Type::kPlan) return buckets;
+  if (item.odd.rank != rank || item.type == Item::Type::kCall) return buckets;
   if (item.odd.more_buckets < 0) {
     buckets.pop_back();
   } else if (item.odd.more_buckets > 0) {
@@ -66,6 +66,15 @@ std::vector<Call> BucketsOf(const Item& item, int rank) {
     buckets[item.odd.bucket] = item.odd.call;
   }
   return buckets;
+}
+
+bool IsByName(const Item& item) {
+  return item.type == Item::Type::kPosted || item.type == Item::Type::kThreads;
+}
+
+bool NamedSucceeds(const Program& program, const Item& item, int index) {
+  if (OddOneTakesPart(program, item) && item.odd.bucket == index) return false;
+  return ServedByJoined(program, item, BucketsOf(item, Speaker(program, item))[index]);
 }
 
 bool CallSucceeds(const Program& program, const Item& item) {

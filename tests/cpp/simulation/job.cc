@@ -13,7 +13,8 @@ namespace smddp_sim {
 namespace {
 
 constexpr double kHangs = 40;  // seconds of the simulated clock
-constexpr double kDeathIsTold = 0.5;
+// A rank whose operation has another name than its peers' waits for its turn before.
+constexpr double kDeathIsTold = 1.1;
 constexpr double kLauncher = 4;  // timeouts after which it ends those that only wait
 constexpr size_t kPage = 4096;
 
@@ -56,6 +57,11 @@ void Job::MakeNodes() {
   for (const auto& ranks : topo.nodes) {
     nodes_.push_back(std::make_unique<Node>(static_cast<int>(ranks.size()), program_.chunk_bytes));
   }
+  if (topo.num_nodes > 1) {
+    std::vector<int> firsts;
+    for (const auto& ranks : topo.nodes) firsts.push_back(ranks[0]);
+    alarms_ = network_.ConnectAlarms(firsts);
+  }
   world_.resize(smddp::kLanes);
   cross_.resize(smddp::kLanes);
   for (int lane = 0; lane < smddp::kLanes && topo.num_nodes > 1; ++lane) {
@@ -77,6 +83,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
   connection->shm = std::make_unique<smddp::ShmGroup>(nodes_[topo.node]->memory, topo.local_rank,
                                                       topo.local_size, program_.chunk_bytes);
   connection->reads_peers = program_.reads_peers;
+  if (topo.num_nodes > 1 && topo.local_rank == 0) connection->alarm = std::move(alarms_[topo.node]);
   for (int index = 0; index < smddp::kLanes; ++index) {
     connection->lanes.emplace_back();
     smddp::Lane& lane = connection->lanes.back();
@@ -134,9 +141,8 @@ void Job::Strike(const Fault& fault) {
   }
 }
 
-// A rank in join() waits as long as the others have data. That one of another node has failed is
-// told where it can be; where it cannot, the launcher ends the rank. All other waits end of
-// themselves.
+// A rank in join() waits as long as the others have data. That a rank of another node has failed
+// tells the first one of its node. If that is gone itself, only the launcher ends the others.
 void Job::EndWhoJoined() {
   bool all = true, one = false;
   for (int r = 0; r < program_.size; ++r) {
@@ -145,11 +151,37 @@ void Job::EndWhoJoined() {
     all = all && scripts_[r].joins();
   }
   for (int r = 0; r < program_.size && all; ++r) {
-    if (!scripts_[r].finished()) scheduler_.Kill(r);
+    if (scripts_[r].finished() || scheduler_.dead(r)) continue;
+    if (AlarmsWork()) {
+      Complain("rank " + std::to_string(r) + " waits in join() though another node has failed");
+    }
+    scheduler_.Kill(r);
   }
   if (one && !all && scheduler_.now() < broken_at_ + kHangs) {
     scheduler_.At(scheduler_.now() + 1, [this] { EndWhoJoined(); });
   }
+}
+
+// Whether the first rank of each node was there to tell the others of what happened.
+bool Job::AlarmsWork() const {
+  for (const auto& ranks : topologies_[0]->nodes) {
+    for (const Fault& fault : program_.faults) {
+      if (fault.rank == ranks[0] && fault.kind != FaultKind::kPause) return false;
+    }
+  }
+  return true;
+}
+
+// Who only waits for others to end although one has failed is ended by the launcher.
+bool Job::EndsAnyhow() const {
+  return Broken() && AllEnd() && scheduler_.now() > broken_at_ + kLauncher * program_.timeout;
+}
+
+bool Job::AllEnd() const {
+  for (int r = 0; r < program_.size; ++r) {
+    if (!scheduler_.dead(r) && !scripts_[r].ending()) return false;
+  }
+  return true;
 }
 
 std::vector<std::string> Job::Run() {

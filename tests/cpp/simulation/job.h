@@ -36,6 +36,9 @@ class Job {
   bool Broken() const { return broken_at_ > 0; }
   void Complain(const std::string& what);
   void EndWhoJoined();
+  bool AlarmsWork() const;
+  bool EndsAnyhow() const;
+  bool AllEnd() const;  // or are dead
   void CheckDeaths();
   void CheckSlots();
   void CheckEnd(Scheduler::End end);
@@ -47,6 +50,7 @@ class Job {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by lane and rank
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> cross_;
+  std::vector<std::unique_ptr<smddp::Alarm>> alarms_;  // by node
   std::deque<class Script> scripts_;
   std::vector<std::string> complaints_;
   double broken_at_ = 0;

@@ -1,5 +1,9 @@
 #include "network.h"
 
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -15,10 +19,12 @@ using smddp::Status;
 // What one rank brings to one exchange.
 struct Side {
   bool started = false, arrived = false, taken = false;
-  std::string what;  // the call, to see that all make the same
+  std::string what;                // the call, to see that all make the same
+  std::shared_ptr<char[]> memory;  // what is given up may be written to later
   const char* send = nullptr;
-  std::vector<char> sent;  // what lay there when the exchange started
-  std::function<void(const std::vector<const char*>&)> take;
+  std::vector<char> sent;     // what lay there when the exchange started
+  std::vector<size_t> parts;  // of an alltoall of uneven ones: what goes to each rank
+  std::function<void(const std::vector<Side>&)> take;
 };
 
 struct Exchange {
@@ -33,49 +39,67 @@ struct Hub {
   std::map<size_t, std::shared_ptr<Exchange>> exchanges;
 };
 
+size_t Sum(const std::vector<size_t>& bytes) {
+  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+}
+
 class SimGroup : public PeerGroup {
  public:
-  SimGroup(std::shared_ptr<Hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  SimGroup(std::shared_ptr<Hub> hub, int rank)
+      : hub_(std::move(hub)), rank_(rank), size_(static_cast<int>(hub_->ranks.size())) {}
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(hub_->ranks.size()); }
+  int size() const override { return size_; }
 
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    return Start("allgather " + std::to_string(bytes), send, bytes, -1,
-                 [=](const std::vector<const char*>& sends) {
-                   for (int r = 0; r < size(); ++r) Copy(recv, r * bytes, sends[r], bytes);
+    Area to{recv, bytes * size_};
+    return Start("allgather " + std::to_string(bytes), {send, bytes}, to, -1,
+                 [=, n = size_](const std::vector<Side>& sides) {
+                   for (int r = 0; r < n; ++r) Copy(recv, r * bytes, sides[r].sent.data(), bytes);
                  });
   }
   Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
                          const std::vector<size_t>& offsets) override {
-    return Start("allgatherv", send, bytes[rank_], -1, [=](const std::vector<const char*>& sends) {
-      for (int r = 0; r < size(); ++r) Copy(recv, offsets[r], sends[r], bytes[r]);
-    });
-  }
-  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    return Start("alltoall " + std::to_string(bytes), send, bytes * size(), -1,
-                 [=](const std::vector<const char*>& sends) {
-                   for (int r = 0; r < size(); ++r) {
-                     Copy(recv, r * bytes, sends[r] + rank_ * bytes, bytes);
+    Area to{recv, 0};
+    for (int r = 0; r < size_; ++r) to.bytes = std::max(to.bytes, offsets[r] + bytes[r]);
+    return Start("allgatherv", {send, bytes[rank_]}, to, -1,
+                 [=, n = size_](const std::vector<Side>& sides) {
+                   for (int r = 0; r < n; ++r) {
+                     Copy(recv, offsets[r], sides[r].sent.data(), bytes[r]);
                    }
                  });
   }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& bytes, void* recv) override {
-    const size_t* own = bytes.data() + rank_ * size();
-    size_t total = std::accumulate(own, own + size(), size_t{0});
-    return Start("alltoallv", send, total, -1, [=](const std::vector<const char*>& sends) {
+  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    Area to{recv, bytes * size_};
+    return Start("alltoall " + std::to_string(bytes), {send, bytes * size_}, to, -1,
+                 [=, n = size_, own = rank_](const std::vector<Side>& sides) {
+                   for (int r = 0; r < n; ++r) {
+                     Copy(recv, r * bytes, sides[r].sent.data() + own * bytes, bytes);
+                   }
+                 });
+  }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    auto take = [=, n = size_, own = rank_, network = hub_->network](const std::vector<Side>& from) {
       size_t to = 0;
-      for (int r = 0; r < size(); ++r) {
-        const size_t* row = bytes.data() + r * size();
-        Copy(recv, to, sends[r] + std::accumulate(row, row + rank_, size_t{0}), row[rank_]);
-        to += row[rank_];
+      for (int r = 0; r < n; ++r) {
+        const std::vector<size_t>& parts = from[r].parts;
+        if (parts[own] != recv_bytes[r]) {
+          return network->ReportAbuse("a rank expects what another does not send in an alltoallv");
+        }
+        const char* at = from[r].sent.data();
+        at += std::accumulate(parts.begin(), parts.begin() + own, size_t{0});
+        Copy(recv, to, at, recv_bytes[r]);
+        to += recv_bytes[r];
       }
-    });
+    };
+    return Start("alltoallv", {send, Sum(send_bytes)}, {recv, Sum(recv_bytes)}, -1, take,
+                 send_bytes);
   }
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    return Start("broadcast " + std::to_string(bytes), buffer, bytes, root,
-                 [=](const std::vector<const char*>& sends) {
-                   if (rank_ != root) Copy(buffer, 0, sends[root], bytes);
+    return Start("broadcast " + std::to_string(bytes), {buffer, bytes}, {buffer, bytes}, root,
+                 [=, own = rank_](const std::vector<Side>& sides) {
+                   if (own != root) Copy(buffer, 0, sides[root].sent.data(), bytes);
                  });
   }
 
@@ -83,29 +107,36 @@ class SimGroup : public PeerGroup {
     *done = false;
     Status failed = Failing("Test");
     if (!failed.ok()) return failed;
-    if (!busy_) {
+    for (size_t i = 0; i < under_way_; ++i) {
+      Exchange& exchange = *hub_->exchanges[oldest_ + i];
+      Side& own = exchange.sides[rank_];
+      CheckSent(exchange, own);
+      if (own.arrived && !own.taken) Take(&exchange, rank_);
+    }
+    if (under_way_ == 0) {
       *done = true;  // as MPI says of a request that is none
       return {};
     }
-    Exchange& exchange = *hub_->exchanges[sequence_];
-    Side& own = exchange.sides[rank_];
-    if (!exchange.eager && !own.sent.empty() &&
-        std::memcmp(own.send, own.sent.data(), own.sent.size()) != 0) {
-      hub_->network->ReportAbuse("rank " + std::to_string(hub_->ranks[rank_]) + " changes what " +
-                                 own.what + " sends before that is over");
-    }
-    if (own.arrived && !own.taken) Take(&exchange, rank_);
-    if (!own.taken || !SentIsFree(exchange)) return {};
+    const Exchange& exchange = *hub_->exchanges[oldest_];
+    if (!exchange.sides[rank_].taken || !SentIsFree(exchange)) return {};
     *done = true;
-    busy_ = false;
-    ++sequence_;
+    --under_way_;
+    ++oldest_;
     return {};
   }
 
  private:
-  using TakeFn = std::function<void(const std::vector<const char*>&)>;
+  using TakeFn = std::function<void(const std::vector<Side>&)>;
+  struct Area {
+    const void* at;
+    size_t bytes;
+  };
 
   Random& random() { return hub_->network->scheduler()->random(); }
+
+  void Report(const std::string& what) {
+    hub_->network->ReportAbuse("rank " + std::to_string(hub_->ranks[rank_]) + " " + what);
+  }
 
   Status Failing(const char* where) {
     if (!hub_->network->broken(hub_->ranks[rank_])) return {};
@@ -114,34 +145,52 @@ class SimGroup : public PeerGroup {
     return {Code::kSystem, std::string("the simulated network failed in ") + where};
   }
 
-  Status Start(const std::string& what, const void* send, size_t bytes, int root, TakeFn take) {
-    if (busy_) {
-      hub_->network->ReportAbuse("rank " + std::to_string(hub_->ranks[rank_]) + " starts " + what +
-                                 " before Test() said that the last exchange is done");
-    }
+  void CheckSent(const Exchange& exchange, const Side& own) {
+    if (exchange.eager || own.sent.empty()) return;
+    if (std::memcmp(own.send, own.sent.data(), own.sent.size()) == 0) return;
+    Report("changes what " + own.what + " sends before that is over");
+  }
+
+  bool InMemory(const Area& area) const {
+    auto begin = reinterpret_cast<uintptr_t>(memory().get());
+    auto at = reinterpret_cast<uintptr_t>(area.at);
+    return area.bytes == 0 ||
+           (at >= begin && at + area.bytes <= begin + ::malloc_usable_size(memory().get()));
+  }
+
+  void CheckStart(const std::string& what, const Area& send, const Area& recv) {
+    if (under_way_ == kDepth) Report("starts " + what + " while kDepth exchanges are under way");
+    if (!InMemory(send) || !InMemory(recv)) Report("starts " + what + " outside the group's memory");
+    if (under_way_ > 0 && memory() != used_) Report("moves the memory of exchanges under way");
+    used_ = memory();
+  }
+
+  Status Start(const std::string& what, const Area& send, const Area& recv, int root, TakeFn take,
+               std::vector<size_t> parts = {}) {
+    CheckStart(what, send, recv);
     Status failed = Failing("Start");
     if (!failed.ok()) return failed;
-    std::shared_ptr<Exchange>& exchange = hub_->exchanges[sequence_];
+    std::shared_ptr<Exchange>& exchange = hub_->exchanges[oldest_ + under_way_];
     if (exchange == nullptr) {
       exchange = std::make_shared<Exchange>();
-      exchange->sides.resize(size());
+      exchange->sides.resize(size_);
       exchange->eager = random().Chance(0.5);
       exchange->root = root;
     }
     for (const Side& side : exchange->sides) {
       if (!side.started || side.what == what) continue;
-      hub_->network->ReportAbuse("rank " + std::to_string(hub_->ranks[rank_]) + " starts " + what +
-                                 " where another rank started " + side.what);
+      Report("starts " + what + " where another rank started " + side.what);
       return {Code::kSystem, "the simulated network got different exchanges"};
     }
     Side& own = exchange->sides[rank_];
     own.started = true;
     own.what = what;
-    own.send = static_cast<const char*>(send);
-    bool sends = root < 0 || root == rank_;
-    if (sends) own.sent.assign(own.send, own.send + bytes);
+    own.memory = memory();
+    own.send = static_cast<const char*>(send.at);
+    if (root < 0 || root == rank_) own.sent.assign(own.send, own.send + send.bytes);
+    own.parts = std::move(parts);
     own.take = std::move(take);
-    busy_ = true;
+    ++under_way_;
     Post(exchange);
     return {};
   }
@@ -177,11 +226,7 @@ class SimGroup : public PeerGroup {
   }
 
   static void Take(Exchange* exchange, int r) {
-    std::vector<const char*> sends;
-    for (const Side& side : exchange->sides) {
-      sends.push_back(side.sent.data());
-    }
-    exchange->sides[r].take(sends);
+    exchange->sides[r].take(exchange->sides);
     exchange->sides[r].taken = true;
   }
 
@@ -199,9 +244,54 @@ class SimGroup : public PeerGroup {
   }
 
   std::shared_ptr<Hub> hub_;
-  int rank_;
-  size_t sequence_ = 0;
-  bool busy_ = false, failing_ = false;
+  int rank_, size_;
+  size_t oldest_ = 0, under_way_ = 0;
+  std::shared_ptr<char[]> used_;  // by the last exchange
+  bool failing_ = false;
+};
+
+// How messages of failures go: to each other node, unless the network of either is gone.
+class SimAlarm : public smddp::Alarm {
+ public:
+  struct Message {
+    bool told = false;
+    int code = 0;
+    std::string text;
+  };
+  struct Board {
+    Network* network;
+    std::vector<int> ranks;
+    std::vector<Message> heard;
+  };
+
+  SimAlarm(std::shared_ptr<Board> board, size_t index) : board_(std::move(board)), index_(index) {}
+
+  void Raise(int code, const std::string& text) override {
+    if (raised_) return;
+    raised_ = true;
+    if (board_->network->broken(board_->ranks[index_])) return;
+    Scheduler* scheduler = board_->network->scheduler();
+    for (size_t other = 0; other < board_->ranks.size(); ++other) {
+      if (other == index_) continue;
+      double delay = board_->network->style().longest_delay * scheduler->random().Unit();
+      scheduler->At(scheduler->now() + delay, [board = board_, other, code, text] {
+        Message& heard = board->heard[other];
+        if (!heard.told) heard = {true, code, text};
+      });
+    }
+  }
+  bool Heard(int* code, std::string* text) override {
+    const Message& heard = board_->heard[index_];
+    if (!heard.told || board_->network->broken(board_->ranks[index_])) return false;
+    *code = heard.code;
+    *text = heard.text;
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Board> board_;
+  size_t index_;
+  bool raised_ = false;
 };
 
 }  // namespace
@@ -215,6 +305,16 @@ std::vector<std::unique_ptr<PeerGroup>> Network::Connect(const std::vector<int>&
     groups.push_back(std::make_unique<SimGroup>(hub, static_cast<int>(r)));
   }
   return groups;
+}
+
+std::vector<std::unique_ptr<smddp::Alarm>> Network::ConnectAlarms(const std::vector<int>& ranks) {
+  auto board = std::make_shared<SimAlarm::Board>();
+  board->network = this;
+  board->ranks = ranks;
+  board->heard.resize(ranks.size());
+  std::vector<std::unique_ptr<smddp::Alarm>> alarms;
+  for (size_t i = 0; i < ranks.size(); ++i) alarms.push_back(std::make_unique<SimAlarm>(board, i));
+  return alarms;
 }
 
 void Network::Break(int rank) { broken_[rank] = 1; }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scheduler.h"
+#include "transport/alarm.h"
 #include "transport/peer_group.h"
 
 namespace smddp_sim {
@@ -22,6 +23,8 @@ class Network {
 
   // A group for each listed rank of the job, all connected.
   std::vector<std::unique_ptr<smddp::PeerGroup>> Connect(const std::vector<int>& ranks);
+  // An alarm for each listed rank, the first of each node.
+  std::vector<std::unique_ptr<smddp::Alarm>> ConnectAlarms(const std::vector<int>& ranks);
   // From now on the rank's calls fail, sooner or later.
   void Break(int rank);
   bool broken(int rank) const { return broken_[rank]; }

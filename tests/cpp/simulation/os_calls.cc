@@ -3,9 +3,10 @@
 // Inside a fiber they are the scheduler's; outside, and for all else, the system's own.
 #include <errno.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <pthread.h>
-#include <semaphore.h>
 #include <signal.h>
+#include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -30,7 +31,7 @@ constexpr int kFirstPid = 100000;
 // What is shared by all ranks of the process but belongs to each rank in truth.
 struct System {
   std::map<const void*, int> robust_owner;           // rank, -1: nobody
-  std::map<std::pair<const void*, int>, int> posts;  // of semaphores, by rank
+  std::map<int, int> wakes;                          // of monitors, by rank
   std::map<uintptr_t, int> threads;                  // fibers, by the id that we gave
   uintptr_t next_thread = 1;
 };
@@ -119,38 +120,41 @@ long WRAP(syscall)(long number, ...) {
   return -1;
 }
 
-// ---- semaphores: those of a process, so one for each rank --------------------------------------
+// ---- what wakes a monitor: a descriptor of its process, so one for each rank --------------------
 
-static int WaitForPost(Scheduler* s, sem_t* semaphore, double seconds) {
-  int& posts = Shared().posts[{semaphore, s->rank()}];
-  if (posts == 0) s->Block(&posts, seconds, "waits for its monitor's tick");
-  if (posts > 0) return --posts, 0;
-  errno = ETIMEDOUT;
-  return -1;
+static int wake_descriptor = -1;  // made once, and the same number on all ranks
+
+int REAL(eventfd)(unsigned int initial, int flags);
+int WRAP(eventfd)(unsigned int initial, int flags) {
+  return wake_descriptor = REAL(eventfd)(initial, flags);
 }
 
-int REAL(sem_timedwait)(sem_t* semaphore, const timespec* until);
-int WRAP(sem_timedwait)(sem_t* semaphore, const timespec* until) {
+int REAL(poll)(pollfd* files, nfds_t count, int milliseconds);
+int WRAP(poll)(pollfd* files, nfds_t count, int milliseconds) {
   Scheduler* s = Scheduler::Current();
-  if (s == nullptr) return REAL(sem_timedwait)(semaphore, until);
-  return WaitForPost(s, semaphore, smddp_sim::Seconds(*until) - s->now());
+  if (s == nullptr) return REAL(poll)(files, count, milliseconds);
+  int& wakes = Shared().wakes[s->rank()];
+  if (wakes == 0) s->Block(&wakes, milliseconds * 1e-3, "waits for its monitor's tick");
+  files[0].revents = wakes > 0 ? POLLIN : 0;
+  return wakes > 0;
 }
 
-int REAL(sem_clockwait)(sem_t* semaphore, clockid_t clock, const timespec* until);
-int WRAP(sem_clockwait)(sem_t* semaphore, clockid_t clock, const timespec* until) {
+ssize_t REAL(read)(int file, void* to, size_t bytes);
+ssize_t WRAP(read)(int file, void* to, size_t bytes) {
   Scheduler* s = Scheduler::Current();
-  if (s == nullptr) return REAL(sem_clockwait)(semaphore, clock, until);
-  return WaitForPost(s, semaphore, smddp_sim::Seconds(*until) - s->now());
+  if (s == nullptr || file != wake_descriptor) return REAL(read)(file, to, bytes);
+  Shared().wakes[s->rank()] = 0;
+  return static_cast<ssize_t>(bytes);
 }
 
-int REAL(sem_post)(sem_t* semaphore);
-int WRAP(sem_post)(sem_t* semaphore) {
+ssize_t REAL(write)(int file, const void* from, size_t bytes);
+ssize_t WRAP(write)(int file, const void* from, size_t bytes) {
   Scheduler* s = Scheduler::Current();
-  if (s == nullptr) return REAL(sem_post)(semaphore);
-  int& posts = Shared().posts[{semaphore, s->rank()}];
-  ++posts;
-  s->Wake(&posts, 1);
-  return 0;
+  if (s == nullptr || file != wake_descriptor) return REAL(write)(file, from, bytes);
+  int& wakes = Shared().wakes[s->rank()];
+  ++wakes;
+  s->Wake(&wakes, 1);
+  return static_cast<ssize_t>(bytes);
 }
 
 // ---- mutexes -----------------------------------------------------------------------------------
@@ -197,6 +201,10 @@ int WRAP(pthread_mutex_unlock)(pthread_mutex_t* mutex) {
 
 // ---- condition variables and threads of the C++ library ----------------------------------------
 
+// Outside of fibers, when all is over, nobody waits.
+static void NotifyFibers(const void* condition, int most) {
+  if (Scheduler* s = Scheduler::Current()) s->Wake(condition, most);
+}
 void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(
     std::condition_variable* condition, std::unique_lock<std::mutex>* lock) {
   lock->unlock();
@@ -204,10 +212,10 @@ void __wrap__ZNSt18condition_variable4waitERSt11unique_lockISt5mutexE(
   lock->lock();
 }
 void __wrap__ZNSt18condition_variable10notify_oneEv(std::condition_variable* condition) {
-  Scheduler::Current()->Wake(condition, 1);
+  NotifyFibers(condition, 1);
 }
 void __wrap__ZNSt18condition_variable10notify_allEv(std::condition_variable* condition) {
-  Scheduler::Current()->Wake(condition, 1 << 20);
+  NotifyFibers(condition, 1 << 20);
 }
 
 static int TimedCondition(pthread_cond_t* condition, pthread_mutex_t* mutex,

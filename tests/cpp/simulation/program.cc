@@ -53,6 +53,7 @@ class Generator {
     const double delays[] = {20e-6, 1e-3, 50e-3};
     program_.network.longest_delay = delays[random_.Below(3)];
     program_.goes_on_after_failure = random_.Chance(0.6);
+    program_.by_name = random_.Chance(0.4);
   }
 
   int64_t Elements(DType dtype) {
@@ -149,7 +150,12 @@ class Generator {
       default:
         break;
     }
-    if (bucket) {
+    if (program_.by_name && !bucket) {
+      // Of a name that only one rank has the others would never hear.
+      if (call.kind == Kind::kBarrier) call.dims = {{3}};
+      if (call.kind == Kind::kBarrier) call.kind = Kind::kAllreduce;
+      call.dtype = call.dtype == DType::kInt32 ? DType::kFloat32 : DType::kInt32;
+    } else if (bucket) {
       call.op = call.op == ReduceOp::kSum ? ReduceOp::kMax : ReduceOp::kSum;
     } else {
       call.name += "x";
@@ -164,6 +170,7 @@ class Generator {
     item.id = static_cast<int>(program_.items.size()) - 1;
     item.absent.assign(program_.size, 0);
     if (type == Item::Type::kCall) item.call = MakeCall(false);
+    if (IsByName(item)) MakeNamed(&item);
     if (type == Item::Type::kPlan) {
       int buckets = random_.Chance(0.1) ? 0 : 1 + random_.Below(5);
       for (int b = 0; b < buckets; ++b) item.buckets.push_back(MakeCall(true));
@@ -172,24 +179,50 @@ class Generator {
     return item;
   }
 
+  void MakeNamed(Item* item) {
+    int count = 2 + random_.Below(4);
+    std::vector<int> order;
+    for (int i = 0; i < count; ++i) {
+      item->buckets.push_back(MakeCall(false));
+      order.push_back(i);
+    }
+    for (int r = 0; r < program_.size; ++r) {
+      for (int i = count - 1; i > 0; --i) std::swap(order[i], order[random_.Below(i + 1)]);
+      item->order.push_back(order);
+    }
+    item->waits = random_.Chance(0.5);
+  }
+
+  Item::Type NextType(double kind) {
+    if (program_.by_name && random_.Chance(0.4)) {
+      return random_.Chance(0.6) ? Item::Type::kPosted : Item::Type::kThreads;
+    }
+    return kind < 0.55 ? Item::Type::kCall : Item::Type::kPlan;
+  }
+
   void AddItem() {
     double kind = random_.Unit();
     if (kind < 0.1) {
       Add(Item::Type::kJoin);
       return;
     }
-    Item& item = Add(kind < 0.55 ? Item::Type::kCall : Item::Type::kPlan);
+    Item& item = Add(NextType(kind));
     if (!random_.Chance(0.2)) return;
     item.odd.rank = random_.Below(program_.size);
-    bool plan = item.type == Item::Type::kPlan;
-    if (!plan) {
+    bool named = IsByName(item);
+    if (item.type == Item::Type::kCall) {
       item.odd.call = MakeOdd(item.call, false);
-    } else if (item.buckets.empty() || random_.Chance(0.3)) {
+    } else if (!named && (item.buckets.empty() || random_.Chance(0.3))) {
       item.odd.more_buckets = item.buckets.empty() || random_.Chance(0.5) ? 1 : -1;
     } else {
       item.odd.bucket = random_.Below(static_cast<int>(item.buckets.size()));
-      item.odd.call = MakeOdd(item.buckets[item.odd.bucket], true);
+      item.odd.call = MakeOdd(item.buckets[item.odd.bucket], !named);
     }
+  }
+
+  bool LeadsNode(int rank) const {
+    const auto& nodes = program_.node_of;
+    return std::find(nodes.begin(), nodes.end(), nodes[rank]) - nodes.begin() == rank;
   }
 
   // Some ranks have no data for the last items before a join.
@@ -198,11 +231,15 @@ class Generator {
     for (size_t j = 0; j < items.size(); ++j) {
       if (items[j].type != Item::Type::kJoin) continue;
       for (int r = 0; r < program_.size; ++r) {
+        if (program_.by_name && LeadsNode(r)) continue;  // nobody else knows the order
         int early = random_.Chance(0.5) ? random_.Below(4) : 0;
         for (size_t i = j; early-- > 0 && i-- > 0 && items[i].type != Item::Type::kJoin;) {
           items[i].absent[r] = 1;
           // The sizes that the ranks tell each other before say so.
           if (items[i].call.kind == Kind::kAllgather) items[i].call.gather[r] = 0;
+          for (Call& call : items[i].buckets) {
+            if (call.kind == Kind::kAllgather) call.gather[r] = 0;
+          }
           if (items[i].odd.call.kind == Kind::kAllgather) items[i].odd.call.gather[r] = 0;
         }
       }
@@ -212,7 +249,8 @@ class Generator {
   void AddStops() {
     auto& items = program_.items;
     for (size_t i = 0; i + 1 < items.size(); ++i) {
-      bool plans = items[i].type == Item::Type::kPlan && items[i + 1].type == Item::Type::kPlan;
+      bool told = items[i + 1].type == Item::Type::kPlan || items[i + 1].type == Item::Type::kJoin;
+      bool plans = items[i].type == Item::Type::kPlan && told;
       if (!plans || !random_.Chance(0.2)) continue;
       int rank = random_.Below(program_.size);
       if (items[i].absent[rank] || items[i + 1].absent[rank]) continue;
@@ -234,7 +272,9 @@ class Generator {
       fault.item = random_.Below(static_cast<int>(program_.items.size()));
       fault.delay = random_.Unit() * (random_.Chance(0.7) ? 300e-6 : 5e-3);
       bool stop = fault.kind == FaultKind::kStop;
-      fault.seconds = program_.timeout * (stop ? 1.5 + random_.Unit() : 0.3 * random_.Unit());
+      // A thread whose operation comes later than half a second is taken for none.
+      double pause = program_.by_name ? 0.1 : 0.3;
+      fault.seconds = program_.timeout * (stop ? 1.5 + random_.Unit() : pause * random_.Unit());
       program_.faults.push_back(fault);
     }
   }
@@ -291,6 +331,14 @@ std::string Program::Describe() const {
   for (const Item& item : items) {
     out << "  item " << item.id << ": ";
     if (item.type == Item::Type::kJoin) out << "join";
+    if (item.type == Item::Type::kThreads) out << "on two threads";
+    if (item.type == Item::Type::kPosted) {
+      out << "posted" << (item.waits ? ", waits;" : ";");
+      for (const auto& order : item.order) {
+        for (int i : order) out << " " << i;
+        out << ";";
+      }
+    }
     if (!item.call.name.empty()) DescribeCall(item.call, out);
     for (const Call& bucket : item.buckets) {
       out << "\n    bucket: ";

@@ -30,16 +30,20 @@ struct Call {
 struct OddRank {
   int rank = -1;  // nobody
   Call call;
-  int bucket = 0;        // of a plan: which one `call` replaces
+  int bucket = 0;        // of several: which one `call` replaces
   int more_buckets = 0;  // of a plan: it has so many more (fewer) than the others
 };
 
 struct Item {
-  enum class Type { kCall, kPlan, kJoin };
+  // kPosted: several calls matched by name, begun one after the other without waiting. kThreads:
+  // several calls on two threads of each rank.
+  enum class Type { kCall, kPlan, kJoin, kPosted, kThreads };
   Type type = Type::kCall;
   int id = 0;
   Call call;  // of a plan: made while its buckets are under way, if it has a name
-  std::vector<Call> buckets;
+  std::vector<Call> buckets;  // or the calls of kPosted and kThreads
+  std::vector<std::vector<int>> order;  // of kPosted: in which each rank posts them
+  bool waits = true;                    // kPosted: for all of them, before the next item
   OddRank odd;
   std::vector<char> absent;  // by rank: it has joined already
   // This rank's step fails when so many buckets have begun; it goes on to the next item.
@@ -63,6 +67,7 @@ struct Program {
   int num_nodes = 1;
   size_t chunk_bytes = 512;
   std::string forced_allreduce;
+  bool by_name = false;  // has items whose calls are matched by name
   bool reads_peers = false;
   double preemption = 0;
   double timeout = 2.0;
@@ -83,8 +88,11 @@ smddp::Request RequestOf(const Call& call, int size);
 // The call that `rank` makes.
 const Call& CallOf(const Item& item, int rank);
 std::vector<Call> BucketsOf(const Item& item, int rank);
+// Whether the item's calls have no order among each other.
+bool IsByName(const Item& item);
 // Whether what the ranks ask for fits together.
 bool CallSucceeds(const Program& program, const Item& item);
+bool NamedSucceeds(const Program& program, const Item& item, int index);
 // The first bucket that fails on all ranks; kNoBucket: none does.
 int FirstBadBucket(const Program& program, const Item& item);
 

@@ -14,6 +14,7 @@ constexpr int kCallBucket = -1;
 
 // A failure reaches the other channels with the monitor's next ticks.
 constexpr double kSpreads = 0.2;
+constexpr double kLinger = 1;
 
 std::string PlanText(const std::vector<Call>& buckets) {
   std::string text;
@@ -51,6 +52,7 @@ void Script::Main() {
     job_.Begin(rank_, item.id);
     if (!item.absent[rank_]) RunItem(item);
   }
+  if (!leaves_) WaitForPosted();
   Shutdown();
   finished_ = true;
 }
@@ -61,6 +63,8 @@ void Script::RunItem(const Item& item) {
   if (item.type == Item::Type::kCall) RunCall(item);
   if (item.type == Item::Type::kPlan) RunPlan(item);
   if (item.type == Item::Type::kJoin) RunJoin(item);
+  if (item.type == Item::Type::kPosted) RunPosted(item);
+  if (item.type == Item::Type::kThreads) RunThreads(item);
 }
 
 void Script::Compute() {
@@ -135,6 +139,59 @@ void Script::RunCall(const Item& item) {
   Completed(begun, set_->Run(begun->buffers.request()));
 }
 
+Begun* Script::AddNamed(const Item& item, const std::vector<Call>& calls, int index) {
+  Begun* begun = Add(item, calls[index], index);
+  begun->gradient = false;
+  begun->must_succeed = NamedSucceeds(job_.program_, item, index);
+  return begun;
+}
+
+// As TF1 sessions do: whatever is ready is begun, and only its result is waited for.
+void Script::RunPosted(const Item& item) {
+  plans_.push_back(BucketsOf(item, rank_));
+  for (int index : item.order[rank_]) {
+    Begun* begun = AddNamed(item, plans_.back(), index);
+    auto operation = std::make_unique<smddp::Operation>();
+    operation->request = begun->buffers.request();
+    operation->request.matching = smddp::Matching::kByName;
+    operation->done = [=](const Status& status) {
+      Completed(begun, status);
+      --posted_;
+      job_.scheduler_.Wake(&posted_, 1);
+    };
+    ++posted_;
+    set_->Post(std::move(operation));
+    Compute();
+  }
+  if (item.waits) WaitForPosted();
+}
+
+void Script::WaitForPosted() {
+  doing_ = "waits for what it posted";
+  while (posted_ > 0) job_.scheduler_.Block(&posted_, -1, "waits for what it posted");
+}
+
+// Each thread has every other call, in the same order on all ranks.
+void Script::RunThreads(const Item& item) {
+  plans_.push_back(BucketsOf(item, rank_));
+  const std::vector<Call>& calls = plans_.back();
+  auto ended = std::make_shared<int>(0);
+  auto run = [this, &item, &calls](size_t first) {
+    for (size_t index = first; index < calls.size(); index += 2) {
+      Compute();
+      Begun* begun = AddNamed(item, calls, static_cast<int>(index));
+      Completed(begun, set_->Run(begun->buffers.request()));
+    }
+  };
+  job_.scheduler_.Spawn(rank_, "second script", false, [=] {
+    run(1);
+    *ended = 1;
+    job_.scheduler_.Wake(ended.get(), 1);
+  });
+  run(0);
+  while (*ended == 0) job_.scheduler_.Block(ended.get(), -1, "waits for its second thread");
+}
+
 void Script::RunPlan(const Item& item) {
   plans_.push_back(BucketsOf(item, rank_));
   const std::vector<Call>& buckets = plans_.back();
@@ -143,7 +200,9 @@ void Script::RunPlan(const Item& item) {
   info->fingerprint = 1000u * (item.id + 1) + buckets.size();
   info->name = "plan" + std::to_string(item.id);
   info->text = std::make_shared<const std::string>(PlanText(buckets));
-  int64_t run = set_->BeginPlan(info);
+  int64_t run = 0;
+  Status begun = set_->BeginPlan(info, &run);
+  if (!begun.ok()) return CheckFailure("the begin of item " + std::to_string(item.id), begun, true);
   auto step = std::make_shared<Step>();
   job_.scheduler_.Spawn(rank_, "brings buckets", false,
                         [=, &buckets, &item] { SubmitBuckets(item, buckets, run, step); });
@@ -154,7 +213,14 @@ void Script::RunPlan(const Item& item) {
   }
   doing_ = "ends item " + std::to_string(item.id);
   if (step->failed || item.stop_rank == rank_) return;
-  Status status = set_->EndPlan(run);
+  bool ended = false;
+  Status status;
+  set_->EndPlan(run, [&](const Status& how) {
+    status = how;
+    ended = true;
+    job_.scheduler_.Wake(step.get(), 1);
+  });
+  while (!ended) job_.scheduler_.Block(step.get(), -1, "waits for the end of a plan");
   bool must_succeed = FirstBadBucket(job_.program_, item) == kNoBucket;
   if (!status.ok()) CheckFailure(doing_, status, must_succeed);
   if (status.ok() && !must_succeed) job_.Complain(Where(doing_) + "OK, though the ranks differ");
@@ -207,16 +273,42 @@ void Script::RunJoin(const Item& item) {
   job_.last_joined_[item.id][rank_] = last;
 }
 
-// What smddp_shutdown() does; with MPI an orderly end waits until the other nodes know.
+// As Communicator::Leave with MPI: a rank that ends in good order waits until the other nodes know
+// and all end too, and passes on what it hears of failures meanwhile.
 void Script::Shutdown() {
   doing_ = "shuts down";
-  bool failed = failed_ || communicator_->failed();
-  communicator_->Leave(failed);
-  double until = job_.scheduler_.now() + 2 * job_.program_.timeout;
-  while (!failed && !set_->SayGone()) {
-    job_.scheduler_.Pause(500e-6, "tells the other nodes that it is gone");
-    if (job_.Broken() && job_.scheduler_.now() > until) break;
+  const bool broken = communicator_->failed();
+  communicator_->Leave(failed_ || broken);
+  if (broken || job_.program_.num_nodes == 1) return;
+  if (failed_) {
+    set_->SayGone();
+    return;
   }
+  ending_ = true;
+  double linger = -1;
+  while (!set_->SayGone() || !job_.AllEnd()) {
+    job_.scheduler_.Pause(500e-6, "waits for the other ranks to end");
+    if (linger < 0 && HearsOfFailure()) linger = job_.scheduler_.now() + kLinger;
+    if (linger >= 0 && job_.scheduler_.now() > linger) break;
+    if (job_.EndsAnyhow()) break;
+  }
+}
+
+// What Farewell looks at, in engine/communicator.cc.
+bool Script::HearsOfFailure() {
+  const smddp::ShmGroup& shm = *set_->shm();
+  smddp::Alarm* alarm = set_->alarm();
+  std::string text;
+  int code = 0;
+  if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
+  for (int p = 0; p < shm.size(); ++p) {
+    if (p == shm.rank() || shm.Peer(p) != smddp::PeerState::kDead) continue;
+    std::string died = "rank " + std::to_string(shm.cell(p).world_rank) + " died";
+    shm.PostFailure(static_cast<int>(Code::kRemote), died);
+  }
+  code = shm.Failure(&text);
+  if (code != 0 && alarm != nullptr) alarm->Raise(code, text);
+  return code != 0;
 }
 
 void Script::CheckEnd(std::vector<std::string>* complaints) const {

@@ -34,6 +34,7 @@ class Script {
 
   void Main();
   bool finished() const { return finished_; }
+  bool ending() const { return ending_ || finished_; }
   bool failed() const { return failed_; }
   // When all is over.
   void CheckEnd(std::vector<std::string>* complaints) const;
@@ -49,6 +50,10 @@ class Script {
   void RunCall(const Item& item);
   void RunPlan(const Item& item);
   void RunJoin(const Item& item);
+  void RunPosted(const Item& item);
+  void RunThreads(const Item& item);
+  void WaitForPosted();
+  Begun* AddNamed(const Item& item, const std::vector<Call>& calls, int index);
   void SubmitBuckets(const Item& item, const std::vector<Call>& buckets, int64_t run,
                      std::shared_ptr<struct Step> step);
   Begun* Add(const Item& item, const Call& call, int bucket);
@@ -56,6 +61,7 @@ class Script {
   void CheckFailure(const std::string& what, const smddp::Status& status, bool must_succeed);
   void Compute();
   void Shutdown();
+  bool HearsOfFailure();
   std::string Where(const std::string& what) const;
 
   Job& job_;
@@ -65,8 +71,9 @@ class Script {
   std::list<std::unique_ptr<Begun>> begun_;
   std::list<std::vector<Call>> plans_;  // what buckets refer to
   std::string doing_ = "starts";
-  bool failed_ = false, finished_ = false, leaves_ = false, joins_ = false;
+  bool failed_ = false, finished_ = false, ending_ = false, leaves_ = false, joins_ = false;
   bool channel_failed_[2] = {false, false};
+  int posted_ = 0;  // and not completed
   double failed_at_ = 0;
   std::string failure_;
 };
