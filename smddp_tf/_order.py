@@ -34,7 +34,6 @@ _NAMES = "smddp_tf_names"
 # Stateful ops of ours that wait for nobody; buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
 _constants: list = []  # the one of _constant(), once there is a graph with a collective
-_first_eager_thread: list = []
 
 
 def _constant():
@@ -97,8 +96,17 @@ def matching() -> int:
     """How the operations that are emitted now meet their counterparts on other ranks."""
     if in_session():
         return BY_NAME
-    main = threading.current_thread() is threading.main_thread()
-    return IN_ORDER if main else PERHAPS_THREADS
+    return PERHAPS_THREADS if _in_own_thread() else IN_ORDER
+
+
+def _in_own_thread() -> bool:
+    """Whether this is a thread that the script started: not the main one, nor TensorFlow's.
+
+    TensorFlow runs tf.py_function on threads of its own, but in program order.
+    """
+    thread = threading.current_thread()
+    foreign = isinstance(thread, threading._DummyThread)
+    return thread is not threading.main_thread() and not foreign
 
 
 def _function_graph():
@@ -125,12 +133,9 @@ def site_name(kind: str) -> str:
     around it. An eager call has no number, since one rank may have made more of them.
     """
     if tf.executing_eagerly():
-        # Threads can only be told apart by their names; one alone may have any.
-        thread = threading.current_thread()
-        if not _first_eager_thread:
-            _first_eager_thread.append(thread)
-        own = thread is threading.main_thread() or thread is _first_eager_thread[0]
-        return kind if own else f"{kind} ({thread.name})"
+        # "Thread-3 (evaluate)"; one rank may have started more threads, so numbers say nothing.
+        thread = re.sub(r"[-_]?\d+", "", threading.current_thread().name)
+        return f"{kind} ({thread})" if _in_own_thread() else kind
     graph = _function_graph()
     sites = graph.get_collection_ref(_SITES)
     if not sites:

@@ -4,10 +4,14 @@ import textwrap
 
 import pytest
 
-# Reports after shutdown() too.
+# Reports after shutdown() too, and lets the others report: mpirun ends them when a rank ends that
+# could not end MPI.
 REPORT = """
 def report(**values):
     (OUT / f"rank{rank}.json").write_text(json.dumps(values))
+    until = time.time() + 8
+    while time.time() < until and len(list(OUT.glob("rank*.json"))) < size:
+        time.sleep(0.05)
 """
 
 
