@@ -92,7 +92,8 @@ bool Channel::FindTurn(Status* failure) {
   if (!NextKey(&key, failure)) return WaitedForTurn();
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
-  if (next == queue_.end() && lane_.shm->rank() != 0 && queue_.front()->request.joined.signature != 0) {
+  if (next == queue_.end() && lane_.shm->rank() != 0 &&
+      queue_.front()->request.joined.signature != 0) {
     // As one that has joined, this rank had found another operation; now it finds the first rank's.
     queue_.pop_front();
     return false;

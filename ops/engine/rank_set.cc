@@ -113,7 +113,8 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
 
 Status RankSet::Join(int* last) {
   Waiter waiter = MakeWaiter();
-  // The others are told of a step that failed on this rank: zeros for the rest of it would be wrong.
+  // The others are told of a step that failed on this rank: zeros for the rest of it would be
+  // wrong.
   plans_.GiveUp();
   // What this rank has begun ends first: then no operation can be under way when all have joined.
   while (!Idle()) {

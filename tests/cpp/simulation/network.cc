@@ -80,7 +80,8 @@ class SimGroup : public PeerGroup {
   }
   Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
                         const std::vector<size_t>& recv_bytes) override {
-    auto take = [=, n = size_, own = rank_, network = hub_->network](const std::vector<Side>& from) {
+    auto take = [=, n = size_, own = rank_,
+                 network = hub_->network](const std::vector<Side>& from) {
       size_t to = 0;
       for (int r = 0; r < n; ++r) {
         const std::vector<size_t>& parts = from[r].parts;
@@ -160,7 +161,8 @@ class SimGroup : public PeerGroup {
 
   void CheckStart(const std::string& what, const Area& send, const Area& recv) {
     if (under_way_ == kDepth) Report("starts " + what + " while kDepth exchanges are under way");
-    if (!InMemory(send) || !InMemory(recv)) Report("starts " + what + " outside the group's memory");
+    if (!InMemory(send) || !InMemory(recv))
+      Report("starts " + what + " outside the group's memory");
     if (under_way_ > 0 && memory() != used_) Report("moves the memory of exchanges under way");
     used_ = memory();
   }

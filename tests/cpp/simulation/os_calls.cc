@@ -30,9 +30,9 @@ constexpr int kFirstPid = 100000;
 
 // What is shared by all ranks of the process but belongs to each rank in truth.
 struct System {
-  std::map<const void*, int> robust_owner;           // rank, -1: nobody
-  std::map<int, int> wakes;                          // of monitors, by rank
-  std::map<uintptr_t, int> threads;                  // fibers, by the id that we gave
+  std::map<const void*, int> robust_owner;  // rank, -1: nobody
+  std::map<int, int> wakes;                 // of monitors, by rank
+  std::map<uintptr_t, int> threads;         // fibers, by the id that we gave
   uintptr_t next_thread = 1;
 };
 

@@ -40,7 +40,7 @@ struct Item {
   enum class Type { kCall, kPlan, kJoin, kPosted, kThreads };
   Type type = Type::kCall;
   int id = 0;
-  Call call;  // of a plan: made while its buckets are under way, if it has a name
+  Call call;                  // of a plan: made while its buckets are under way, if it has a name
   std::vector<Call> buckets;  // or the calls of kPosted and kThreads
   std::vector<std::vector<int>> order;  // of kPosted: in which each rank posts them
   bool waits = true;                    // kPosted: for all of them, before the next item
