@@ -258,6 +258,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
   auto operation = std::make_unique<Operation>();
   operation->request = JoinedRequest(begun, *lane_.topology, &operation->memory);
   operation->request.joined.round = JoinRound(tickets);
+  operation->ready = NowSeconds();
   operation->awaited = false;
   operation->done = [](const Status&) {};  // whoever began it gets the error
   joined->run = begun.run;
