@@ -171,8 +171,9 @@ class Generator(Statements):
         threads = self.random.randint(2, 4)
         counters, names, jit = [], [], 0
         for i in range(threads):
-            # Compiled code holds one of TensorFlow's threads while it waits: no more than two.
-            self.kind = "threads" if jit < 2 else "sessions"
+            # Compiled code holds one of TensorFlow's threads while it waits, of which there are as
+            # many as cores: two that wait could keep a third from running.
+            self.kind = "threads" if jit < 1 else "sessions"
             before = len(self.declarations)
             self.budget = self.sites + self.random.randint(2, 4)
             style = self.random.choice(["eager", "function"])
