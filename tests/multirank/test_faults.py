@@ -119,7 +119,7 @@ def test_a_rank_of_another_node_ends(job, end, ranks):
     result = job(body, ranks, env={"SMDDP_NODES": "2"}, timeout=60)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
-    # Whoever notices first tells all: a rank of its own node, which knows its process, or of another.
+    # Whoever notices first tells all: a rank of its own node knows its process.
     said = "takes part no more" in result.output or "rank 1 (process" in result.output
     assert said, result.output[-4000:]
     assert result.results, result.output[-4000:]
