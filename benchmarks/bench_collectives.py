@@ -44,9 +44,11 @@ class Request(ctypes.Structure):
         ("op", ctypes.c_int32),
         ("root", ctypes.c_int32),
         ("process_set", ctypes.c_int32),
+        ("matching", ctypes.c_int32),
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
         ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
         ("num_tensors", ctypes.c_int32),
         ("tensors", ctypes.POINTER(Tensor)),
         ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
@@ -63,7 +65,15 @@ def ours(core, name, given, result, size):
     sizes = parts.get(name, [0])
     gather = (ctypes.c_int64 * len(sizes))(*sizes)
     request = Request(
-        KINDS[name], FLOAT32, SUM, 0, 0, 1.0, 1.0, b"bench", 1, ctypes.pointer(tensor), gather
+        kind=KINDS[name],
+        dtype=FLOAT32,
+        op=SUM,
+        prescale=1.0,
+        postscale=1.0,
+        name=b"bench",
+        num_tensors=1,
+        tensors=ctypes.pointer(tensor),
+        gather_bytes=gather,
     )
     pointer = ctypes.byref(request)
 

@@ -46,9 +46,11 @@ class Request(ctypes.Structure):
         ("op", ctypes.c_int32),
         ("root", ctypes.c_int32),
         ("process_set", ctypes.c_int32),
+        ("matching", ctypes.c_int32),
         ("prescale", ctypes.c_double),
         ("postscale", ctypes.c_double),
         ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
         ("num_tensors", ctypes.c_int32),
         ("tensors", ctypes.POINTER(Tensor)),
         ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
@@ -104,7 +106,14 @@ class Core:
         dims = (ctypes.c_int64 * 1)(elements)
         tensor = Tensor(ctypes.addressof(given), ctypes.addressof(got), 1, dims)
         request = Request(
-            0, FLOAT, SUM, 0, process_set, 1.0, 1.0, name.encode(), 1, ctypes.pointer(tensor), None
+            dtype=FLOAT,
+            op=SUM,
+            process_set=process_set,
+            prescale=1.0,
+            postscale=1.0,
+            name=name.encode(),
+            num_tensors=1,
+            tensors=ctypes.pointer(tensor),
         )
         _fail(_native.core().smddp_run(ctypes.byref(request)))
         wanted = (step % 97) * ranks * (ranks + 1) // 2
