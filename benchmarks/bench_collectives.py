@@ -24,47 +24,16 @@ FLOAT32, SUM = 1, 1
 KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
 
 
-class Tensor(ctypes.Structure):
-    """smddp_tensor of ops/capi/smddp.h."""
-
-    _fields_ = [
-        ("input", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        ("ndim", ctypes.c_int32),
-        ("dims", ctypes.POINTER(ctypes.c_int64)),
-    ]
-
-
-class Request(ctypes.Structure):
-    """smddp_request of ops/capi/smddp.h."""
-
-    _fields_ = [
-        ("kind", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("op", ctypes.c_int32),
-        ("root", ctypes.c_int32),
-        ("process_set", ctypes.c_int32),
-        ("matching", ctypes.c_int32),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("name", ctypes.c_char_p),
-        ("description", ctypes.c_char_p),
-        ("num_tensors", ctypes.c_int32),
-        ("tensors", ctypes.POINTER(Tensor)),
-        ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
-    ]
-
-
 def ours(core, name, given, result, size):
     """A call of the core; what it points to lives as long as the function."""
     count = given.size
     dims = (ctypes.c_int64 * 1)(count)
     source = result if name == "broadcast" else given
-    tensor = Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
+    tensor = _native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
     parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
     sizes = parts.get(name, [0])
     gather = (ctypes.c_int64 * len(sizes))(*sizes)
-    request = Request(
+    request = _native.Request(
         kind=KINDS[name],
         dtype=FLOAT32,
         op=SUM,

@@ -42,6 +42,37 @@ def misplaced() -> str:
     return _missing(pathlib.Path(folder) / "libsmddp.so") if folder else ""
 
 
+class Tensor(ctypes.Structure):
+    """smddp_tensor of ops/capi/smddp.h."""
+
+    _fields_ = (
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class Request(ctypes.Structure):
+    """smddp_request of ops/capi/smddp.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("process_set", ctypes.c_int32),
+        ("matching", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("num_tensors", ctypes.c_int32),
+        ("tensors", ctypes.POINTER(Tensor)),
+        ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
 @functools.cache
 def core() -> ctypes.CDLL:
     """The C API (ops/capi/smddp.h)."""

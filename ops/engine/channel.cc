@@ -71,7 +71,7 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
   Operation* front = queue_.front().get();
   if (status.ok() && front->collective == nullptr) {
-    if (status.ok() && front->fate != nullptr) status = *front->fate;
+    if (front->fate != nullptr) status = *front->fate;
     if (status.ok()) Activate(front);
   }
   if (status.ok()) {

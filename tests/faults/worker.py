@@ -26,37 +26,6 @@ SIZES = (1, 12, 1000, 5000, 100_000, 1_000_000)
 STEPS_AFTER = 20  # that the job must do after a fault which it survives
 
 
-class Tensor(ctypes.Structure):
-    """smddp_tensor of ops/capi/smddp.h."""
-
-    _fields_ = (
-        ("input", ctypes.c_void_p),
-        ("output", ctypes.c_void_p),
-        ("ndim", ctypes.c_int32),
-        ("dims", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
-class Request(ctypes.Structure):
-    """smddp_request of ops/capi/smddp.h."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("dtype", ctypes.c_int32),
-        ("op", ctypes.c_int32),
-        ("root", ctypes.c_int32),
-        ("process_set", ctypes.c_int32),
-        ("matching", ctypes.c_int32),
-        ("prescale", ctypes.c_double),
-        ("postscale", ctypes.c_double),
-        ("name", ctypes.c_char_p),
-        ("description", ctypes.c_char_p),
-        ("num_tensors", ctypes.c_int32),
-        ("tensors", ctypes.POINTER(Tensor)),
-        ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
 class Told(Exception):  # noqa: N818 - what a collective failed with, which is expected here
     """A collective failed: code or class, and sentence."""
 
@@ -104,8 +73,8 @@ class Core:
         given, got = self._buffers[elements]
         given[0] = given[elements - 1] = (step % 97) * (hvd.rank() + 1)
         dims = (ctypes.c_int64 * 1)(elements)
-        tensor = Tensor(ctypes.addressof(given), ctypes.addressof(got), 1, dims)
-        request = Request(
+        tensor = _native.Tensor(ctypes.addressof(given), ctypes.addressof(got), 1, dims)
+        request = _native.Request(
             dtype=FLOAT,
             op=SUM,
             process_set=process_set,
