@@ -221,7 +221,7 @@ void Monitor::Break(const Status& failure) {
 // survivors, and kills those that take their time. Tick needs a grace to act on a death on this
 // node; of one on another node nobody tells, so nothing is waited for.
 void Monitor::AnswerTermination() {
-  Deadline deadline(2 * kGrace + 0.2);
+  Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
   bool pending = true, told = false;
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
