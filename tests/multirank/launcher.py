@@ -122,14 +122,23 @@ def mpirun(ranks: int, launcher=None) -> list:
 
 
 def run_ranks(
-    body: str, ranks: int, tmp_path, *, env=None, timeout=120, python=None, launcher=None
+    body: str,
+    ranks: int,
+    tmp_path,
+    *,
+    env=None,
+    timeout=120,
+    python=None,
+    launcher=None,
+    shared=None,
 ) -> Job:
     """Runs `body` on every rank, after `import smddp_tf as hvd`, `init()` and `import tensorflow`.
 
-    The body may call report(name=value, ...).
+    The body may call report(name=value, ...). shared: the SharedJobs of which one runs it; without,
+    the job is its own.
     """
     out = pathlib.Path(tmp_path)
-    for pattern in ("rank*.json", "pid*", "stacks*"):
+    for pattern in ("rank*.json", "pid*", "stacks*", "output*"):
         for old in out.glob(pattern):
             old.unlink()
     script = out / "script.py"
@@ -137,8 +146,13 @@ def run_ranks(
     header += "rank, size = hvd.rank(), hvd.size()\n"
     prelude = PRELUDE.format(dump=max(5, timeout - 10), out=str(out))
     script.write_text(prelude + header + textwrap.dedent(body))
-    command = [*mpirun(ranks, launcher), python or sys.executable, script]
-    code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
+    command = [*mpirun(ranks, launcher), python or sys.executable]
+    if shared is not None:
+        given = (command, ranks, environment(env), script, out, timeout)
+        code, output, timed_out = shared.run(*given)
+    else:
+        command.append(script)
+        code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
     where = {}
     if timed_out:
