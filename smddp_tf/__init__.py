@@ -4,8 +4,11 @@ Names that need TensorFlow import it when they are first used.
 """
 
 import importlib
+import importlib.util
+from typing import TYPE_CHECKING
 
 from smddp_tf._compression import Compression
+from smddp_tf._reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._runtime import (
     ProcessSet,
     add_process_set,
@@ -37,12 +40,6 @@ from smddp_tf._tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
 
 _NEED_TENSORFLOW = {
-    "Adasum": "_ops",
-    "Average": "_ops",
-    "Max": "_ops",
-    "Min": "_ops",
-    "Product": "_ops",
-    "Sum": "_ops",
     "allgather": "_collectives",
     "allreduce": "_collectives",
     "barrier": "_collectives",
@@ -71,9 +68,54 @@ _NEED_TENSORFLOW = {
     "SyncBatchNormalization": "keras._sync_batch_norm",
 }
 
+if TYPE_CHECKING:  # for editors; a test compares it with the list above
+    from smddp_tf._collectives import (
+        allgather,
+        allreduce,
+        barrier,
+        broadcast,
+        grouped_allreduce,
+    )
+    from smddp_tf._exchange import (
+        alltoall,
+        grouped_allgather,
+        grouped_reducescatter,
+        join,
+        reducescatter,
+    )
+    from smddp_tf._queries import (
+        local_rank_op,
+        local_size_op,
+        process_set_included_op,
+        rank_op,
+        size_op,
+    )
+    from smddp_tf._tape import DistributedGradientTape
+    from smddp_tf._variables import (
+        allgather_object,
+        broadcast_,
+        broadcast_global_variables,
+        broadcast_object,
+        broadcast_object_fn,
+        broadcast_variables,
+    )
+    from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
+    from smddp_tf.keras._tf_names import (
+        BroadcastGlobalVariablesHook,
+        DistributedOptimizer,
+        PartialDistributedGradientTape,
+    )
+
 __all__ = [
+    "Adasum",
+    "Average",
     "Compression",
+    "Max",
+    "Min",
     "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
     "__version__",
     "add_process_set",
     "ccl_built",
@@ -115,4 +157,6 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list:
-    return sorted(__all__)
+    # help() gets what is listed, which fails for names that need a TensorFlow that is not there.
+    without = set() if importlib.util.find_spec("tensorflow") else set(_NEED_TENSORFLOW)
+    return sorted(set(__all__) - without)

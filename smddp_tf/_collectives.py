@@ -5,9 +5,11 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
+import numpy as np
+
 from smddp_tf import _adasum, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression, check_compressor
-from smddp_tf._ops import Adasum, Average, Max, Min, Product, Sum
+from smddp_tf._reduce_op import Adasum, Average, ReduceOp, Sum
 
 tf = _native.tensorflow()
 
@@ -15,7 +17,7 @@ REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int3
 MOVABLE = (*REDUCIBLE, "bool", "int16", "uint16")
 
 
-def resolve_op(average, op) -> int:
+def resolve_op(average, op) -> ReduceOp:
     """Horovod's rule for its old `average` and its new `op` argument.
 
     Raises:
@@ -25,9 +27,9 @@ def resolve_op(average, op) -> int:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
     if op is None:
         op = Average if average in (None, True) else Sum
-    if op not in (Average, Sum, Adasum, Min, Max, Product):
-        raise ValueError(f"op={op!r} is unknown; use Average, Sum, Adasum, Min, Max or Product")
-    return int(op)
+    if op not in list(ReduceOp):
+        raise ValueError(f"op={op!r} is unknown; use {', '.join(map(str, ReduceOp))}")
+    return ReduceOp(op)
 
 
 def check_dtype(tensor, accepted, what: str) -> None:
@@ -60,8 +62,42 @@ def check_root(root_rank: int, process_set=_runtime.global_process_set) -> int:
     return int(root_rank)
 
 
-def _scaled(tensor, factor: float):
-    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
+def factor(value) -> float:
+    """A scale in the precision that it has as an attribute of an op, in Horovod's ops too."""
+    return float(np.float32(value))
+
+
+def scaled(tensor, factor: float):
+    """The tensor times a number; integers are multiplied as doubles and truncated, one by one."""
+    if factor == 1.0:
+        return tensor
+    if tensor.dtype.is_integer:
+        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
+    return tensor * tf.cast(factor, tensor.dtype)
+
+
+def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float, ranks: int):
+    """Reduces tensors of one dtype whose scaling the engine does not do while it reduces.
+
+    That is so for integers, which Horovod scales and truncates on each rank before the sum and
+    after it, and for a prescaled minimum, maximum or product.
+
+    Args:
+      reduce: reduce(tensors, op, prescale, postscale) returns the reduced tensors.
+      tensors: of one dtype.
+      op: the operation.
+      prescale: multiplies the inputs.
+      postscale: multiplies the results.
+      ranks: how many ranks an average divides by.
+    """
+    if tensors[0].dtype.is_integer and (prescale, postscale) != (1.0, 1.0):
+        tensors = [scaled(tensor, prescale) for tensor in tensors]
+        if op == Average:
+            op, postscale = Sum, postscale / ranks
+        return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0)]
+    if op not in (Average, Sum):
+        tensors, prescale = [scaled(tensor, prescale) for tensor in tensors], 1.0
+    return reduce(tensors, op, prescale, postscale)
 
 
 def _gatherer(name: str, process_set):
@@ -89,7 +125,7 @@ def reduce_by_itself(tensor, op: int, compression, name: str, key, process_set):
     gather = _gatherer(name, process_set)
     if hasattr(compression, "reduce"):
         if op not in (Average, Sum):
-            raise ValueError(f"this compression takes op=Average or Sum, not {_ops.OP_NAMES[op]}")
+            raise ValueError(f"this compression takes op=Average or Sum, not {op}")
         if not tensor.dtype.is_floating:
             return _reduce_dense([tensor], op, 1.0, 1.0, name, process_set)[0]
         if not tensor.shape.is_fully_defined():
@@ -120,18 +156,19 @@ def _reduce_dense(
     tensors: list, op: int, prescale: float, postscale: float, name: str, process_set
 ) -> list:
     """Reduces tensors of any dtypes, one op for each dtype."""
-    if op not in (Average, Sum) and prescale != 1.0:
-        # Only sums may be scaled afterwards instead.
-        tensors, prescale = [_scaled(tensor, prescale) for tensor in tensors], 1.0
     if process_set.size() == 1:
-        return [_scaled(tensor, prescale * postscale) for tensor in tensors]
+        return [scaled(scaled(tensor, prescale), postscale) for tensor in tensors]
+
+    def reduce(group, op, prescale, postscale):
+        return _ops.allreduce(group, op, prescale, postscale, name, process_set.process_set_id)
+
     results: list = [None] * len(tensors)
     by_dtype: dict = {}
     for i, tensor in enumerate(tensors):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     for indices in by_dtype.values():
         group = [tensors[i] for i in indices]
-        reduced = _ops.allreduce(group, op, prescale, postscale, name, process_set.process_set_id)
+        reduced = scale_apart(reduce, group, op, prescale, postscale, process_set.size())
         for i, result in zip(indices, reduced, strict=True):
             results[i] = result
     return results
@@ -145,7 +182,7 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     """
     if op not in (Average, Sum):
         raise NotImplementedError(
-            f"tf.IndexedSlices cannot be reduced with op={_ops.OP_NAMES[op]}; use Sum or Average, "
+            f"tf.IndexedSlices cannot be reduced with op={op}; use Sum or Average, "
             "or densify with tf.convert_to_tensor"
         )
     if process_set.size() == 1:
@@ -184,8 +221,8 @@ def allreduce(
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
         float32; averages of integers are truncated towards zero.
-      prescale_factor: multiplies the input.
-      postscale_factor: multiplies the result.
+      prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
+      postscale_factor: multiplies the result, likewise.
       name: for messages; must be the same on all ranks.
       process_set: the ranks that take part; this rank must be one of them.
       ignore_name_scope: accepted for old scripts.
@@ -211,12 +248,12 @@ def allreduce(
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if goes_by_itself(op, compression):
-        result = _scaled(tensor, float(prescale_factor))
+        result = scaled(tensor, factor(prescale_factor))
         if process_set.size() > 1:
             result = reduce_by_itself(result, op, compression, name, given_name, process_set)
-        return _scaled(result, float(postscale_factor))
+        return scaled(result, factor(postscale_factor))
     packed, context = compression.compress(tensor)
-    scales = float(prescale_factor), float(postscale_factor)
+    scales = factor(prescale_factor), factor(postscale_factor)
     result = _reduce_dense([packed], op, *scales, name, process_set)[0]
     return compression.decompress(result, context)
 
@@ -274,8 +311,8 @@ def grouped_allreduce(
     reduced = _reduce_dense(
         [tensor for tensor, _ in packed],
         op,
-        float(prescale_factor),
-        float(postscale_factor),
+        factor(prescale_factor),
+        factor(postscale_factor),
         name,
         process_set,
     )

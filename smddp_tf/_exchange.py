@@ -7,7 +7,7 @@ import numbers
 
 from smddp_tf import _collectives, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._ops import Average, Sum
+from smddp_tf._reduce_op import Average
 
 tf = _native.tensorflow()
 
@@ -104,23 +104,23 @@ def grouped_reducescatter(
         )
     name = name or _order.site_name("grouped_reducescatter")
     tensors = [_check_scatter(tensor) for tensor in tensors]
-    if op not in (Average, Sum) and prescale_factor != 1.0:
-        # Only sums may be scaled afterwards instead.
-        tensors = [tensor * tf.cast(prescale_factor, tensor.dtype) for tensor in tensors]
-        prescale_factor = 1.0
     packed = [compression.compress(tensor) for tensor in tensors]
     by_dtype: dict = {}
     for i, (tensor, _) in enumerate(packed):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     results: list = [None] * len(tensors)
+
+    def reduce(group, op, prescale, postscale):
+        return _ops.reducescatter(group, op, prescale, postscale, name, set_id)
+
     for indices in by_dtype.values():
-        outputs = _ops.reducescatter(
+        outputs = _collectives.scale_apart(
+            reduce,
             [packed[i][0] for i in indices],
             op,
-            float(prescale_factor),
-            float(postscale_factor),
-            name,
-            set_id,
+            _collectives.factor(prescale_factor),
+            _collectives.factor(postscale_factor),
+            process_set.size(),
         )
         for i, output in zip(indices, outputs, strict=True):
             results[i] = compression.decompress(output, packed[i][1])

@@ -5,13 +5,10 @@ All tensors of a call have one dtype. The ops run on the CPU. `process_set` is t
 """
 
 from smddp_tf import _native, _order, _runtime, _xla
+from smddp_tf._reduce_op import Average, ReduceOp, Sum
 
 tf = _native.tensorflow()
 _ops = _native.ops()
-
-# Horovod's numbers.
-Average, Sum, Adasum, Min, Max, Product = range(6)
-OP_NAMES = {0: "Average", 1: "Sum", 2: "Adasum", 3: "Min", 4: "Max", 5: "Product"}
 
 
 def emit(kind: str, **arguments):
@@ -84,7 +81,7 @@ def allreduce(
 def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
     if op not in (Average, Sum):
         raise LookupError(
-            f"allreduce with op={OP_NAMES[op]} has no gradient; only Sum and Average have one"
+            f"allreduce with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
         )
     return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
 
@@ -123,9 +120,9 @@ def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list
 
 
 def _broadcast_gradient(upstream, root, name, process_set) -> list:
-    """The root's value went everywhere, so all gradients meet there; other inputs went nowhere."""
-    summed = allreduce(upstream, Sum, 1.0, 1.0, name + ".grad", process_set)
-    return summed if _runtime.rank() == root else [tf.zeros_like(grad) for grad in summed]
+    """The average of all ranks' gradients at the root, as in Horovod; zero elsewhere."""
+    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", process_set)
+    return averaged if _runtime.rank() == root else [tf.zeros_like(grad) for grad in averaged]
 
 
 @tf.RegisterGradient("SmddpBroadcast")
@@ -162,7 +159,7 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
         )
 
         def grad(upstream):
-            return reducescatter([upstream], Sum, 1.0, 1.0, name + ".grad", process_set)[0]
+            return reducescatter([upstream], Average, 1.0, 1.0, name + ".grad", process_set)[0]
 
         return results[0], grad
 
@@ -171,14 +168,15 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
 
 @tf.RegisterGradient("SmddpAllgather")
 def _(node, upstream):
+    # This rank's rows of the average of all ranks' gradients, as in Horovod.
     name = node.get_attr("tensor_name").decode() + ".grad"
     process_set = node.get_attr("process_set")
     tensor = node.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
-    summed = allreduce([upstream], Sum, 1.0, 1.0, name, process_set)[0]
+    averaged = allreduce([upstream], Average, 1.0, 1.0, name, process_set)[0]
     begin = tf.reduce_sum(all_rows[: _runtime.rank_in(process_set)])
-    own = summed[begin : begin + tf.cast(rows, tf.int64)]
+    own = averaged[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
 
 
@@ -249,14 +247,18 @@ def _own_rows(rows, process_set: int):
 
 
 def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
-    """Every input row went, scaled, into one row of one rank."""
+    """Every row's gradient is that of the rank that got it, scaled.
+
+    As in Horovod that of a sum is multiplied by the number of ranks, and that of an average is not
+    divided by it.
+    """
     if op not in (Average, Sum):
         raise LookupError(
-            f"reducescatter with op={OP_NAMES[op]} has no gradient; only Sum and Average have one"
+            f"reducescatter with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
         )
     scale = prescale * postscale
-    if op == Average:
-        scale /= _runtime.size_of(process_set)
+    if op == Sum:
+        scale *= _runtime.size_of(process_set)
     grads = []
     for i, grad in enumerate(upstream):
         scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)

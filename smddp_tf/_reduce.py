@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from smddp_tf import _collectives, _config, _native, _ops, _order, _plan_ops, _runtime, _xla
 from smddp_tf._compression import Compression, check_compressor
-from smddp_tf._ops import Average, Sum
 from smddp_tf._plan import GradientSpec, make_plan, normal_name
+from smddp_tf._reduce_op import Average, Sum
 
 tf = _native.tensorflow()
 
@@ -99,7 +99,7 @@ def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> l
         first_bucket_bytes=config.first_bucket_bytes,
         num_groups=options.num_groups,
         groups=groups,
-        options=f"op={_ops.OP_NAMES[op]} prescale={prescale} postscale={postscale}",
+        options=f"op={op} prescale={prescale} postscale={postscale}",
     )
     results = list(grads)
     if _xla.inside_jit():

@@ -4,7 +4,7 @@ import warnings
 
 from smddp_tf import _native, _reduce, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._ops import Average
+from smddp_tf._reduce_op import Average
 
 tf = _native.tensorflow()
 

@@ -15,7 +15,7 @@ import functools
 import pickle
 
 from smddp_tf import _collectives, _native
-from smddp_tf._ops import Min
+from smddp_tf._reduce_op import Min
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
 

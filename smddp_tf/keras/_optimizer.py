@@ -4,7 +4,7 @@ import warnings
 
 from smddp_tf import _reduce, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._ops import Average
+from smddp_tf._reduce_op import Average
 from smddp_tf.keras import _distribution, _keras2, _keras3, _v1
 
 # Arguments that scripts bring from elsewhere, and where they belong.

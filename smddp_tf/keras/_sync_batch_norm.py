@@ -1,7 +1,7 @@
 """Batch normalization whose statistics are those of all ranks' batches together."""
 
 from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._ops import Sum
+from smddp_tf._reduce_op import Sum
 
 tf = _native.tensorflow()
 

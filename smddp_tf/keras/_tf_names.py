@@ -2,7 +2,7 @@
 
 from smddp_tf import _native, _runtime, _tape, _variables
 from smddp_tf._compression import Compression
-from smddp_tf._ops import Average
+from smddp_tf._reduce_op import Average
 from smddp_tf.keras import _optimizer
 
 tf = _native.tensorflow()

@@ -3,7 +3,8 @@
     mpirun -np N python rank_loop.py SOCKET
 
 The test process listens on SOCKET and sends one line of JSON a script: {"script", "folder"}. The
-answer is {"ok"}. While a script runs, this rank's output goes to a file in the folder.
+answer is {"ok"}, or that this rank ends. While a script runs, this rank's output goes to a file in
+the folder.
 """
 
 import faulthandler
@@ -25,8 +26,8 @@ import tensorflow as tf  # noqa: E402
 import smddp_tf as hvd  # noqa: E402
 
 
-def run(task: dict) -> bool:
-    """Runs a script as __main__; says whether it ended well."""
+def run(task: dict) -> None:
+    """Runs a script as __main__. SystemExit or another exception passes."""
     path = pathlib.Path(task["script"])
     linecache.checkcache()  # another test's script may have had this name
     module = sys.modules["__main__"] = types.ModuleType("__main__")
@@ -35,17 +36,12 @@ def run(task: dict) -> bool:
         exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
     except SystemExit as end:
         if end.code:
-            print(end.code, file=sys.stderr)
-        return not end.code
-    except BaseException:
-        traceback.print_exc()
-        return False
+            raise
     finally:
         faulthandler.cancel_dump_traceback_later()  # the script has asked for it
-    return True
 
 
-def run_aside(task: dict) -> bool:
+def run_aside(task: dict) -> None:
     """run(), with the output of Python and of native code in a file of this rank."""
     kept = [os.dup(1), os.dup(2)]
     path = pathlib.Path(task["folder"]) / f"output{hvd.rank()}"
@@ -53,7 +49,10 @@ def run_aside(task: dict) -> bool:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
-        return run(task)
+        run(task)
+    except BaseException:
+        traceback.print_exc()
+        raise
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -80,10 +79,9 @@ def main() -> None:
         lines = connection.makefile("rw")
         print(json.dumps({"rank": hvd.rank()}), file=lines, flush=True)
         for line in lines:
-            ok = run_aside(json.loads(line))
-            if ok:
-                tidy()
-            print(json.dumps({"ok": ok}), file=lines, flush=True)
+            run_aside(json.loads(line))  # an exception ends this rank, as it ends a script
+            tidy()
+            print(json.dumps({"ok": True}), file=lines, flush=True)
 
 
 main()

@@ -40,6 +40,18 @@ def test_allreduce(job, python, ranks):
         scaled = wrap(lambda: hvd.allreduce(
             tf.ones([3]), op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0))()
         equal(scaled, 2.0 * size, way)
+        # Horovod's numbers: each integer is scaled by itself and truncated, as are the ops' floats.
+        before, after = float(np.float32(0.7)), float(np.float32(1.3))
+        for dtype in (tf.uint8, tf.int8, tf.int32, tf.int64):
+            x = tf.cast([3 + rank, 10, 11], dtype)
+            parts = [[int(before * one) for one in (3 + r, 10, 11)] for r in range(size)]
+            for op, combine in ((hvd.Sum, sum), (hvd.Average, sum), (hvd.Max, max)):
+                last = after / size if op == hvd.Average else after
+                want = [int(last * combine(column)) for column in zip(*parts)]
+                got = wrap(lambda op=op, x=x: hvd.allreduce(
+                    x, op=op, prescale_factor=0.7, postscale_factor=1.3))()
+                assert got.dtype == dtype
+                equal(got, want, way, dtype, op)
         mixed = wrap(lambda: hvd.grouped_allreduce(
             [tf.ones([2]) * (rank + 1), tf.constant(rank + 1), tf.ones([3], tf.bfloat16)],
             op=hvd.Sum))()
@@ -79,7 +91,8 @@ def test_movement_and_gradients(job, python, ranks):
                 tape.watch(x)
                 y = tf.reduce_sum(hvd.broadcast(x, 1) * (rank + 1.0))
             return tape.gradient(y, x)
-        equal(wrap(broadcast_gradient)(), total if rank == 1 else 0, way, "of broadcast")
+        equal(wrap(broadcast_gradient)(), total / size if rank == 1 else 0, way,
+              "averaged, as in Horovod")
     rows = hvd.allgather(tf.fill([rank, 2], rank))
     equal(rows, np.repeat(np.arange(size), np.arange(size))[:, None] * np.ones(2), "allgather")
     equal(hvd.allgather(tf.constant(rank)), np.arange(size), "scalars")
@@ -87,7 +100,7 @@ def test_movement_and_gradients(job, python, ranks):
     z = tf.Variable(tf.ones([rank + 1, 2]))
     with tf.GradientTape() as tape:
         y = tf.reduce_sum(hvd.allgather(z) * (rank + 1.0))
-    equal(tape.gradient(y, z), total, "gradient of allgather")
+    equal(tape.gradient(y, z), total / size, "averaged, as in Horovod")
     variables = [tf.Variable([rank, rank]), tf.Variable(float(rank)), tf.Variable(rank == 1)]
     hvd.broadcast_variables(variables, root_rank=1)
     for variable in variables:

@@ -90,6 +90,8 @@ from horovod.tensorflow.compression import Compression
 import tensorflow as tf
 v = tf.Variable(1.0)
 assert refs_to_vars(vars_to_refs([v]))[0] is v
+assert hvd._executing_eagerly() and hvd.gpu_available() is False and hvd.mpi_ops._basics.size() == 1
+assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum and hvd.split_list([1], 1)
 assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)
 assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and not nccl_built(verbose=True)
 assert float(_allreduce(tf.constant(2.0))) == 2.0 and rank() == 0
@@ -127,7 +129,7 @@ def test_names_and_refusals(name, tmp_path):
     """Everything beside the API that scripts touch, and every refusal, in one process."""
     from conftest import KerasJob
 
-    keras_job = KerasJob(name, tmp_path)
+    keras_job = KerasJob(name, tmp_path, None)
     reason = keras_job.why_not("tensorflow")
     if reason:
         pytest.skip(f"{name} is not here: {reason}")

@@ -123,9 +123,12 @@ for way, wrap in WAYS.items():
         return tape.gradient(y, x)
     owners = np.concatenate([np.full(7 // size + (r < 7 % size), r + 1) for r in range(size)])
     if way != "jit" or 7 % size == 0:
-        equal(wrap(lambda: gradient(hvd.Sum))(), owners, way, "gradient")
-        if size != 3:
-            equal(wrap(lambda: gradient(hvd.Average))(), owners / size, way, "gradient")
+        equal(wrap(lambda: gradient(hvd.Sum))(), owners * size, way, "gradient, as in Horovod")
+        equal(wrap(lambda: gradient(hvd.Average))(), owners, way, "gradient, as in Horovod")
+        # 2.9 of each is 2; of the sum, 1.7 of it.
+        counts = tf.fill([size], 1)
+        equal(wrap(lambda: hvd.reducescatter(counts, op=hvd.Sum, prescale_factor=2.9,
+                                             postscale_factor=1.7))(), int(1.7 * 2 * size), way)
     y = wrap(lambda: hvd.reducescatter(x, op=hvd.Sum, compression=hvd.Compression.fp16))()
     assert y.dtype == tf.float32
     equal(y, (base * total)[own(7)], way, "compressed")

@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import re
+import subprocess
 import sys
 import textwrap
 
@@ -13,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # __init__ imports keras by name only, when something of it is first used.
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "_version", "_config", "_plan", "_agreement"}
+PURE = {"errors", "_version", "_config", "_plan", "_agreement", "_reduce_op"}
 # A module may import those of lower levels, and its neighbours on its own. A subpackage is one
 # entry, above _tape; its files may import each other.
 LEVELS = [
@@ -50,13 +51,24 @@ def entry_of(package, path):
     return first.removesuffix(".py")
 
 
+def _executed(tree):
+    """The nodes of a module, without what stands there for editors only."""
+    for_editors = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+    ]
+    unseen = {id(below) for node in for_editors for below in ast.walk(node)}
+    return [node for node in ast.walk(tree) if id(node) not in unseen]
+
+
 def imports_of(package, path):
     """The full names of what a file imports, wherever in it, relative imports resolved.
 
     `from smddp_tf import x` is the module x if there is one, else a public name of __init__.
     """
     folder = [package.name, *path.relative_to(package).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in _executed(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name if alias.name != package.name else f"{package.name}.__init__"
@@ -158,3 +170,34 @@ def test_the_version_is_the_same_everywhere():
     from smddp_tf._version import __version__
 
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_editors_see_every_name():
+    """The names that are imported late are imported where only tools look, and from there."""
+    import smddp_tf
+
+    tree = ast.parse((ROOT / "smddp_tf/__init__.py").read_text())
+    shown = {}
+    for node in tree.body:
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            for imported in node.body:
+                for name in imported.names:
+                    shown[name.name] = imported.module.removeprefix("smddp_tf.")
+    assert shown == smddp_tf._NEED_TENSORFLOW
+    assert (ROOT / "smddp_tf/py.typed").exists()
+
+
+def test_help_without_tensorflow():
+    """help() shows what there is; the rest needs TensorFlow."""
+    code = """
+import sys
+sys.modules["tensorflow"] = None
+import pydoc, smddp_tf
+text = pydoc.plain(pydoc.render_doc(smddp_tf))
+assert "init(comm" in text and "ReduceOp" in text, text
+print(smddp_tf.Sum, f"{smddp_tf.Average}", repr(smddp_tf.Max), int(smddp_tf.Product))
+"""
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.split() == ["Sum", "Average", "Max", "5"]

@@ -4,7 +4,7 @@ import numbers
 import warnings
 
 from smddp_tf import _collectives, _native, _runtime, _variables
-from smddp_tf._ops import Average
+from smddp_tf._reduce_op import Average
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import Callback, build, variables_of
 

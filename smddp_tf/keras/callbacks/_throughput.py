@@ -3,7 +3,7 @@
 import time
 
 from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._ops import Max, Sum
+from smddp_tf._reduce_op import Max, Sum
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = _native.tensorflow()

@@ -3,7 +3,23 @@
 import smddp_tf
 from smddp_tf import *  # noqa: F403
 from smddp_tf.compat._install import refuse_names
-from smddp_tf.compat.horovod.tensorflow import mpi_ops, util  # noqa: F401 - scripts touch them
+from smddp_tf.compat.horovod.common.util import split_list
+from smddp_tf.compat.horovod.tensorflow import mpi_ops, util
+from smddp_tf.compat.horovod.tensorflow.mpi_ops import (
+    _allreduce,
+    _basics,
+    _grouped_allreduce,
+    check_num_rank_power_of_2,
+    gpu_available,
+    handle_average_backwards_compatibility,
+)
+from smddp_tf.compat.horovod.tensorflow.util import (
+    _cache,
+    _executing_eagerly,
+    _make_subgraph,
+    refs_to_vars,
+    vars_to_refs,
+)
 
 __version__ = "0.28.1"
 

@@ -2,6 +2,13 @@
 
 import smddp_tf
 from smddp_tf import *  # noqa: F403
+from smddp_tf.compat.horovod.common.util import gpu_available, num_rank_is_power_2  # noqa: F401
+from smddp_tf.compat.horovod.tensorflow.util import _executing_eagerly  # noqa: F401
+
+# Scripts ask it for rank() and the like, where Horovod keeps its C library.
+_basics = smddp_tf
+
+check_num_rank_power_of_2 = num_rank_is_power_2
 
 
 def _allreduce(tensor, name=None, op=smddp_tf.Sum, **options):
