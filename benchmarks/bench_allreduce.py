@@ -26,7 +26,7 @@ def repeats_for(size):
 def make_chain(bench, variable, length):
     """Return a tf.function of `length` allreduces, each of the result before it."""
 
-    @tf.function(autograph=False)
+    @tf.function
     def chain():
         value = variable.read_value()
         for _ in range(length):
@@ -42,7 +42,7 @@ def check(bench, variable):
     The average of equal values is that value, so both have the same result.
     """
 
-    @tf.function(autograph=False)
+    @tf.function
     def results():
         once = bench.lib.allreduce(variable)
         twice = bench.lib.allreduce(once)
@@ -59,11 +59,11 @@ def measure_size(bench, size, chain_length):
     variable = tf.Variable(bench.pattern([size // 4]))
     check(bench, variable)
 
-    @tf.function(autograph=False)
+    @tf.function
     def call():
         return bench.consume([bench.lib.allreduce(variable)])
 
-    @tf.function(autograph=False)
+    @tf.function
     def empty():
         return bench.consume([tf.identity(variable)])
 

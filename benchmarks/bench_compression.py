@@ -50,11 +50,11 @@ def step_of(bench, name, variables):
             lambda tape: bench.lib.DistributedGradientTape(tape, compression=compression),
         )
 
-    @tf.function(autograph=False)
+    @tf.function
     def step():
         return bench.consume(gradients())
 
-    @tf.function(autograph=False)
+    @tf.function
     def error():
         average = (bench.size + 1) / 2 / (bench.rank + 1)
         errors = [

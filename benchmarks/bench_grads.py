@@ -61,11 +61,11 @@ def make_functions(bench, path, kind, variables, one):
         gradients = [value * one for value in reads] if kind == "temp" else reads
         return reduced(bench, path, gradients, [variable.read_value() for variable in variables])
 
-    @tf.function(autograph=False)
+    @tf.function
     def step():
         return bench.consume(results())
 
-    @tf.function(autograph=False)
+    @tf.function
     def check():
         return tf.stack([bench.is_average(result) for result in results()])
 

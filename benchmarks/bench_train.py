@@ -16,7 +16,7 @@ def make_step(bench, forward, variables, groups):
     """Return the tf.function of one step."""
     options = {"num_groups": groups} if groups else {}
 
-    @tf.function(autograph=False)
+    @tf.function
     def step(inputs, labels):
         with tf.GradientTape() as tape:
             logits = forward(inputs)

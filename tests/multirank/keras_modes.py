@@ -93,7 +93,8 @@ def sgd(**options):
 class Mode:
     """What a mode changes. `distribute` are arguments of DistributedOptimizer.
 
-    `reference` makes the single process's optimizer, where it is not the same one.
+    `reference` and `reference_model` make the single process's optimizer and model, where they are
+    not the same ones.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Mode:
         targets=1,
         tolerance=TOLERANCE,
         reference=None,
+        reference_model=None,
         joined=1,
         distribute=None,
         policy=None,
@@ -112,14 +114,15 @@ class Mode:
         self.optimizer, self.model, self.inputs = optimizer, model, inputs
         self.targets, self.tolerance = targets, tolerance
         self.reference = reference or optimizer
+        self.reference_model = reference_model or model
         self.joined = joined  # so many batches of the ranks are one of the single process
         self.distribute = distribute or {}
         self.policy = policy
         self.compile_options = compile_options
 
-    def make(self, optimizer, seed=3):
+    def make(self, optimizer, seed=3, model=None):
         keras.utils.set_random_seed(seed)
-        model = self.model()
+        model = (model or self.model)()
         loss = [loss_object()] * self.targets if self.targets > 1 else loss_object()
         model.compile(optimizer, loss, **self.compile_options)
         return model
@@ -139,7 +142,7 @@ class Mode:
             keras.mixed_precision.set_global_policy("float32")
 
     def _check(self, name):
-        alone = self.make(self.reference())
+        alone = self.make(self.reference(), model=self.reference_model)
         self.fit(alone, np.arange(len(Y)), BATCH * self.joined, [])
         optimizer = hvd.DistributedOptimizer(self.optimizer(), **self.distribute)
         model = self.make(optimizer, seed=3 + hvd.rank())

@@ -7,8 +7,8 @@ total = size * (size + 1) // 2
 DTYPES = [tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.uint8, tf.int8, tf.int32, tf.int64]
 WAYS = {
     "eager": lambda f: f,
-    "function": lambda f: tf.function(f, autograph=False),
-    "jit": lambda f: tf.function(f, autograph=False, jit_compile=True),
+    "function": lambda f: tf.function(f),
+    "jit": lambda f: tf.function(f, jit_compile=True),
 }
 checks = 0
 def equal(got, want, *what):

@@ -33,8 +33,8 @@ def train(v, part, tape_of, wrap):
 mine = slice(rank * batch // size, (rank + 1) * batch // size)
 WAYS = {
     "eager": lambda f: f,
-    "function": lambda f: tf.function(f, autograph=False),
-    "jit": lambda f: tf.function(f, autograph=False, jit_compile=True),
+    "function": lambda f: tf.function(f),
+    "jit": lambda f: tf.function(f, jit_compile=True),
 }
 alone = train(variables(0), slice(None), lambda tape: tape, WAYS["function"])
 settings = {
