@@ -83,6 +83,8 @@ Begun* Script::Add(const Item& item, const Call& call, int bucket) {
   Begun* begun = begun_.back().get();
   begun->gradient = bucket != kCallBucket;
   begun->at = job_.scheduler_.now();
+  begun->too_late = channel_failed_[begun->gradient];
+  begun->in_thread = item.type == Item::Type::kThreads;
   begun->must_succeed = bucket == kCallBucket ? CallSucceeds(job_.program_, item)
                                               : bucket < FirstBadBucket(job_.program_, item);
   return begun;
@@ -99,7 +101,8 @@ void Script::Completed(Begun* begun, const Status& status) {
   if (status.ok()) {
     if (!begun->must_succeed) job_.Complain(where + "returned OK, though the ranks do not agree");
     bool late = failed_ && now > failed_at_ + kSpreads && begun->at > failed_at_ + kSpreads;
-    if (channel_failed_[begun->gradient] || late) {
+    bool after = begun->in_thread ? begun->too_late : channel_failed_[begun->gradient];
+    if (after || late) {
       job_.Complain(where + "returned OK after a failure of this rank");
     }
     std::string wrong = begun->buffers.CheckResult();

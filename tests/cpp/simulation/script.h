@@ -19,6 +19,10 @@ struct Begun {
   std::string what;
   bool gradient = false;  // a bucket of a plan
   bool must_succeed = true;
+  // Its channel had failed when it began. Of calls on several threads one may have completed before
+  // another failed, and its thread hear of it afterwards; so these are judged by this alone.
+  bool too_late = false;
+  bool in_thread = false;
   double at = 0;
   int completions = 0;
 };
