@@ -1,5 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
+# make test-all  those, and a part of them on the versions of TensorFlow between the oldest and the newest
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
@@ -12,6 +13,8 @@ PYTHON ?= python3
 NP ?= 2
 VENV := .venv
 VENV15 := .venv-2.15
+BETWEEN := 2.18 2.20
+VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
@@ -32,7 +35,7 @@ export PYTHONPATH := $(CURDIR)
 
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test soak soak-schedules soak-programs faults sanitize build build-tests lint format \
+.PHONY: train test test-all test-between soak soak-schedules soak-programs faults sanitize build build-tests lint format \
   wheel bench bench-peers clean distclean
 
 train: build
@@ -40,6 +43,12 @@ train: build
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
+
+test-all: test test-between
+
+test-between: build $(VENVS_BETWEEN:=/.ready)
+	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(addprefix tests/multirank/test_,$(addsuffix .py, \
+	  collectives exchange tape order jit handover))
 
 soak: soak-schedules soak-programs
 
@@ -67,6 +76,11 @@ $(VENV15)/.ready: requirements/run.txt requirements/tf-2.15.txt
 	if $(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
 	  $(VENV15)/bin/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f)); \
 	else echo "$$($(PYTHON) --version) has no TensorFlow 2.15: its tests will be skipped"; fi
+	touch $@
+
+$(VENVS_BETWEEN:=/.ready): .venv-%/.ready: requirements/run.txt requirements/tf-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f))
 	touch $@
 
 # MPICH has a mpirun of its own, so it lives in an environment of its own.
@@ -135,4 +149,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENV_MPICH)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH)

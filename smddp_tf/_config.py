@@ -51,6 +51,23 @@ def library_dir() -> str:
     return os.environ.get("SMDDP_LIBRARY_DIR", Config.library_dir)
 
 
+def blocking_ops() -> bool:
+    """SMDDP_TEST_BLOCKING_OPS=1, for tests: as if TensorFlow's completion callback were unknown."""
+    return os.environ.get("SMDDP_TEST_BLOCKING_OPS", "") == "1"
+
+
+def xla_call() -> str:
+    """SMDDP_TEST_XLA_CALL, for tests: "typed" or "legacy" instead of what TensorFlow offers.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    kind = os.environ.get("SMDDP_TEST_XLA_CALL", "")
+    if kind not in ("", "typed", "legacy"):
+        raise ValueError(f"SMDDP_TEST_XLA_CALL={kind!r} is not understood; it is typed or legacy")
+    return kind
+
+
 # Horovod's variables that mean something here.
 _NEVER = "10000000"  # seconds: four months, the most that is taken
 _HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}

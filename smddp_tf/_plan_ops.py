@@ -48,6 +48,8 @@ def plan_bucket(
             tensor_name=f"{name}.{bucket}",
             process_set=process_set,
         )
+        if _native.ops_block():  # one at a time, or they would hold the threads that one needs
+            return outputs, token, [token]
         with tf.control_dependencies([run, *tensors]):
             return outputs, token, [tf.no_op()]
 

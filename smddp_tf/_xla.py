@@ -1,17 +1,21 @@
 """Collectives inside tf.function(jit_compile=True).
 
-XLA runs no TensorFlow kernels, so the op is replaced by a custom call to ops/tf/xla_call.cc. Its
-arguments travel as text. XLA keeps no program order between calls, even those with side effects, so
-each call takes a token from the one before it: the value of the variable of _order.py, which
-TensorFlow hands through nested functions, loops and conds.
+XLA runs no TensorFlow kernels, so the op is replaced by a custom call to ops/tf/xla_call.cc. XLA
+keeps no program order between calls, even those with side effects, so each call takes a token from
+the one before it: the value of the variable of _order.py, which TensorFlow hands through nested
+functions, loops and conds.
 
-A failure arrives as tf.errors.InternalError, whatever its kind, because XLA has no other class for
-custom calls; the message is that of the other modes.
+There are two kinds of custom call. The typed one, of TensorFlow 2.18 and later, is emitted as a
+small StableHLO module; a failure has the same class as in the other modes. The legacy one, which
+XLA is about to remove, serves TensorFlow 2.15 to 2.17; its arguments travel as text, and a failure
+is tf.errors.InternalError, whatever its kind, because it has no other class.
 """
 
+import struct
 from urllib.parse import quote
 
 from smddp_tf import _native, _order
+from smddp_tf.errors import LibraryError
 
 tf = _native.tensorflow()
 
@@ -20,6 +24,23 @@ from tensorflow.python.ops import control_flow_util  # noqa: E402
 
 # Of ops/capi/smddp.h.
 _KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
+# StableHLO's names of the dtypes.
+_ELEMENTS = {
+    tf.float16: "f16",
+    tf.bfloat16: "bf16",
+    tf.float32: "f32",
+    tf.float64: "f64",
+    tf.uint8: "ui8",
+    tf.int8: "i8",
+    tf.uint16: "ui16",
+    tf.int16: "i16",
+    tf.int32: "i32",
+    tf.int64: "i64",
+    tf.bool: "i1",
+}
+# Of the module's calling convention: the one that JAX has written since 2023.
+_MODULE_VERSION = 9
+_TARGET = "smddp_collective"
 _LAST_TOKEN = "smddp_tf_last_token"
 
 
@@ -40,10 +61,10 @@ def refuse(what: str) -> None:
     )
 
 
-def _shape_text(tensor) -> str:
+def _static_shape(tensor) -> list:
     if not tensor.shape.is_fully_defined():
         refuse(f"a collective of a tensor of shape {tensor.shape}")
-    return "x".join(str(dim) for dim in tensor.shape.as_list())
+    return tensor.shape.as_list()
 
 
 def _read_token():
@@ -63,6 +84,64 @@ def _write_token(token) -> None:
         tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)[:] = [token]
 
 
+def _attribute(value) -> str:
+    """A Python value as an attribute in the text of an MLIR module."""
+    if isinstance(value, int):
+        return f"{value} : i64"
+    if isinstance(value, float):
+        return f"0x{struct.pack('>d', value).hex()} : f64"
+    plain = (
+        chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:02X}"
+        for byte in value.encode()
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def _typed_call(operands, fields, dtypes, shapes) -> list:
+    """The call as a module of its own, which TensorFlow inlines into the program."""
+
+    def types(dtypes, shapes):
+        return [
+            f"tensor<{''.join(f'{dim}x' for dim in shape)}{_ELEMENTS[dtype]}>"
+            for dtype, shape in zip(dtypes, shapes, strict=True)
+        ]
+
+    takes = types([one.dtype for one in operands], [one.shape.as_list() for one in operands])
+    gives = types(dtypes, shapes)
+    names = [f"%a{i}" for i in range(len(operands))]
+    results = [f"%r#{i}" for i in range(len(gives))]
+    attributes = ", ".join(f"{key} = {_attribute(value)}" for key, value in fields.items())
+    module = f"""module @smddp {{
+  func.func public @main({", ".join(map("{}: {}".format, names, takes))}) -> ({", ".join(gives)}) {{
+    %r:{len(gives)} = stablehlo.custom_call @{_TARGET}({", ".join(names)}) {{
+      api_version = 4 : i32, has_side_effect = true, backend_config = {{{attributes}}}
+    }} : ({", ".join(takes)}) -> ({", ".join(gives)})
+    return {", ".join(results)} : {", ".join(gives)}
+  }}
+}}"""
+    return gen_xla_ops.xla_call_module(
+        operands,
+        version=_MODULE_VERSION,
+        module=module,
+        Sout=shapes,
+        Tout=dtypes,
+        platforms=["CPU"],
+    )
+
+
+def _legacy_call(operands, fields, dtypes, shapes) -> list:
+    inputs = ["x".join(map(str, one.shape.as_list())) for one in operands[:-1]]
+    texts = {**fields, "name": quote(fields["name"], safe=""), "shapes": ",".join(inputs)}
+    return gen_xla_ops.xla_custom_call_v2(
+        operands=operands,
+        call_target_name=_TARGET,
+        backend_config=";".join(f"{key}={value}" for key, value in texts.items()),
+        has_side_effect=True,
+        result_dtypes=dtypes,
+        result_shapes=shapes,
+    )
+
+
 def call(
     kind: str,
     tensors: list,
@@ -76,32 +155,34 @@ def call(
     result_shapes=None,
 ) -> list:
     """Emits one custom call for tensors of one dtype; results have the inputs' shapes, or these."""
-    problem = _native.register_xla()
-    if problem:
+    try:
+        emit = {"typed": _typed_call, "legacy": _legacy_call}[_native.xla_call_kind()]
+    except LibraryError as error:
         raise tf.errors.UnimplementedError(
-            None, None, f"collectives inside jit_compile=True are not available: {problem}"
-        )
+            None,
+            None,
+            f"collectives inside jit_compile=True are not available in TensorFlow "
+            f"{tf.__version__} ({error}); compile with jit_compile=False",
+        ) from error
     fields = {
         "kind": _KINDS[kind],
-        "dtype": tensors[0].dtype.as_datatype_enum,
+        "dtype": int(tensors[0].dtype.as_datatype_enum),
         "op": int(op),
         "root": int(root),
-        "prescale": repr(float(prescale)),
-        "postscale": repr(float(postscale)),
+        "prescale": float(prescale),
+        "postscale": float(postscale),
         "process_set": int(process_set),
-        "matching": _order.matching(),
-        "name": quote(name, safe=""),
-        "shapes": ",".join(_shape_text(tensor) for tensor in tensors),
+        "matching": int(_order.matching()),
+        "name": name,
     }
+    shapes = [_static_shape(tensor) for tensor in tensors]
     _order.keep()
     token = _read_token()
-    *results, token = gen_xla_ops.xla_custom_call_v2(
-        operands=[*tensors, token],
-        call_target_name="smddp_collective",
-        backend_config=";".join(f"{key}={value}" for key, value in fields.items()),
-        has_side_effect=True,
-        result_dtypes=[*[tensor.dtype for tensor in tensors], tf.int32],
-        result_shapes=[*(result_shapes or [tensor.shape for tensor in tensors]), []],
+    *results, token = emit(
+        [*tensors, token],
+        fields,
+        [*[tensor.dtype for tensor in tensors], tf.int32],
+        [*(result_shapes or shapes), []],
     )
     _write_token(token)
     return results

@@ -219,6 +219,8 @@ int smddp_is_homogeneous(void) {
   return FromTopology([](const Topology& t) { return t.homogeneous ? 1 : 0; });
 }
 const char* smddp_version(void) { return SMDDP_VERSION; }
+
+void smddp_warn(const char* text) { LogWarning(text); }
 const char* smddp_last_error(void) { return last_error.c_str(); }
 
 int smddp_stats_json(char* buffer, size_t n) {

@@ -47,6 +47,7 @@ SMDDP_EXPORT int smddp_cross_rank(void);
 SMDDP_EXPORT int smddp_cross_size(void);
 SMDDP_EXPORT int smddp_is_homogeneous(void);
 SMDDP_EXPORT const char* smddp_version(void);
+SMDDP_EXPORT void smddp_warn(const char* text);  // one line in the log
 // Of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);
 // Counters as JSON, cut to n bytes with the terminating zero. Returns the length it would take.

@@ -21,14 +21,9 @@ struct AsyncCall::Latch {
 
 void AsyncCall::Run(const void* kernel, TF_OpKernelContext* context,
                     TF_AsyncOpKernelDoneCallback* done) {
-  // The same for every callback of a process.
-  static const bool can_copy = *smddp_callback_problem(done) == '\0';
   kernel_ = kernel;
   context_ = context;
-  if (can_copy) {
-    done_ = CopyDone(done);
-    return Start();
-  }
+  if (done_.Take(done)) return Start();
   Latch latch;
   latch_ = &latch;
   Start();
@@ -48,7 +43,7 @@ void AsyncCall::Finish() {
   AsyncDone done = std::move(done_);
   Latch* latch = latch_;
   delete this;
-  if (latch == nullptr) return RunDone(&done);
+  if (latch == nullptr) return done.Run();
   std::lock_guard<std::mutex> lock(latch->mutex);
   latch->open = true;
   latch->changed.notify_one();

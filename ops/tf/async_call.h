@@ -50,7 +50,7 @@ class AsyncCall {
  private:
   struct Latch;
   AsyncDone done_;
-  Latch* latch_ = nullptr;  // instead of done_, where that cannot be copied
+  Latch* latch_ = nullptr;  // instead of done_, where the compute function waits
 };
 
 // The compute function of a kernel.

@@ -1,6 +1,7 @@
 """Fixtures: the environments in which jobs run, and how to run one."""
 
 import functools
+import os
 import sys
 import textwrap
 
@@ -25,7 +26,16 @@ def _why_not(python: str, modules="tensorflow") -> str:
     return "" if code == 0 else lines[-1]
 
 
-PYTHONS = {"tf2.21": sys.executable, "tf2.15": str(launcher.ROOT / ".venv-2.15/bin/python")}
+def _python_of(version: str) -> str:
+    return str(launcher.ROOT / f".venv-{version}/bin/python")
+
+
+# The newest and the oldest; or those that `make test-all` names, from between.
+BETWEEN = os.environ.get("SMDDP_TEST_TENSORFLOWS", "").split()
+PYTHONS = {f"tf{version}": _python_of(version) for version in BETWEEN} or {
+    "tf2.21": sys.executable,
+    "tf2.15": _python_of("2.15"),
+}
 
 
 @pytest.fixture(params=list(PYTHONS))

@@ -139,7 +139,9 @@ equal(jit(lambda: hvd.allgather(tf.constant(rank)))(), np.arange(size), "jit, sc
 try:
     jit(lambda: hvd.allgather(tf.ones([1 + (rank == 0)])))()
     raise SystemExit("uneven parts were accepted inside jit")
-except tf.errors.InternalError as error:
+except (tf.errors.FailedPreconditionError, tf.errors.InternalError) as error:
+    legacy = tf.__version__.startswith("2.15")  # there XLA has one class only
+    assert isinstance(error, tf.errors.InternalError) == legacy, type(error)
     assert "Mismatched" in error.message, error.message
 slices = tf.IndexedSlices(tf.ones([1, 2]) * (rank + 1), [rank], dense_shape=[size, 2])
 dense, sparse = hvd.grouped_allreduce([tf.ones([2]) * (rank + 1), slices], op=hvd.Sum)

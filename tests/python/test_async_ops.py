@@ -1,8 +1,9 @@
 """The check that asynchronous ops can complete as the gradient buckets do."""
 
 import ctypes
-import pathlib
+import threading
 import time
+from typing import ClassVar
 
 import pytest
 import tensorflow as tf
@@ -43,33 +44,60 @@ def test_it_passes_and_is_cheap():
     ("nap", "problem"), [(0, "its result is wrong"), (1, "within 0.2 seconds")]
 )
 def test_it_can_fail(monkeypatch, nap, problem):
-    """A wrong result, and an op that never completes; the message says what to use instead."""
+    """A wrong result, or none: ops block from then on; if that does not help, an error says so."""
 
     class Broken:
+        works_blocked = True
+        said: ClassVar = []
+
         def smddp_self_test(self, x):
+            if self.said and self.works_blocked:
+                return x + 1
             time.sleep(nap)
             return x
 
+        def smddp_handover(self):
+            return 3 if self.said else 2
+
+        def smddp_block_ops(self, why):
+            self.said.append(why.decode())
+
     monkeypatch.setattr(_native, "ops", Broken)
+    monkeypatch.setattr(_native, "_tf_library", Broken)
     monkeypatch.setattr(_native, "_SELF_TEST_SECONDS", 0.2)
+    _native.check_async_ops()
+    assert len(Broken.said) == 1 and problem in Broken.said[0]
+    _native.check_async_ops.cache_clear()
+    Broken.said.clear()
+    Broken.works_blocked = False
     with pytest.raises(errors.LibraryError, match=problem) as caught:
         _native.check_async_ops()
     assert "use TensorFlow 2.15 to 2.21" in str(caught.value)
 
 
-def test_another_callback_is_refused():
-    """What has no code where std::function has its two functions is not copied."""
-    library = ctypes.CDLL(str(pathlib.Path(_native.__file__).parent / "lib" / "libsmddp_tf.so"))
-    library.smddp_callback_problem.restype = ctypes.c_char_p
-    library.smddp_callback_problem.argtypes = [ctypes.c_void_p]
-    code = ctypes.cast(library.smddp_xla_error, ctypes.c_void_p).value
-    heap = ctypes.addressof(ctypes.create_string_buffer(64))
-    for words, known in (
-        ((heap, heap, code, code), True),
-        ((0, 0, 0, 0), False),
-        ((code, heap, heap, heap), False),
-        ((code, heap, code, heap), False),
-    ):
-        callback = (ctypes.c_uint64 * 4)(*words)
-        problem = library.smddp_callback_problem(callback)
-        assert (problem == b"") == known, (words, problem)
+def test_the_callback_is_recognised_by_its_declaration():
+    """TensorFlow's own library declares std::function; a library that does not is not trusted."""
+    library = _native._tf_library()
+    _native.check_async_ops()
+    assert library.smddp_takes_std_function(b"libtensorflow_framework.so.2") == 1
+    assert library.smddp_takes_std_function(b"libsmddp.so") == 0
+    assert library.smddp_takes_std_function(b"libnothing.so.1") == 0
+    assert library.smddp_handover() == 2
+
+
+def test_what_lives_on_the_stack_is_known():
+    """A callback on the caller's stack dies when the kernel returns; one on the heap does not."""
+    library = _native._tf_library()
+    library.smddp_outside_stack.argtypes = [ctypes.c_void_p]
+    heap = ctypes.create_string_buffer(64)
+    found = []
+
+    def look():
+        found.append(library.smddp_outside_stack(None))
+        found.append(library.smddp_outside_stack(ctypes.addressof(heap)))
+
+    look()
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join(10)
+    assert found == [0, 1, 0, 1]

@@ -29,7 +29,7 @@ LEVELS = [
     {"_tape"},
     {"__init__"},
     {"keras"},
-    {"compat"},
+    {"compat", "__main__"},
 ]
 
 
