@@ -20,8 +20,33 @@ def _payload(variable):
     return tensor
 
 
+# Odd, so that ranks' seeds differ, and large, so that they are not those of other layers.
+_SEED_STEP = 0x1E3779B1
+
+
+def is_seed(variable) -> bool:
+    """Whether it is the state of a random generator, of Keras 3 or of TensorFlow."""
+    name = (getattr(variable, "path", None) or variable.name).split("/")[-1].split(":")[0]
+    return name.startswith(("seed_generator_state", "StateVar")) and variable.dtype in _SEED_DTYPES
+
+
+_SEED_DTYPES = ("int32", "uint32", "int64", tf.int32, tf.uint32, tf.int64)
+
+
+def _own_seed(variable, state, root_rank: int):
+    """The root's generator state with this rank's number in the seed; the root keeps its own."""
+    distance = (_runtime.rank() - root_rank) % _runtime.size()
+    keras3 = "seed_generator_state" in variable.name
+    at = tf.one_hot(0 if keras3 else state.shape[0] - 1, state.shape[0], dtype=tf.int64)
+    seed = tf.cast(state, tf.int64) + at * ((distance * _SEED_STEP) % (1 << 30))
+    return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
+
+
 def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_process_set):
     """Assigns the root's values to the variables of every rank, in place.
+
+    Seeds of Keras 3's dropout and the like (SeedGenerator) and states of tf.random.Generator get
+    the root's value changed by the rank's number, so that each rank draws numbers of its own.
 
     Args:
       variables: a list of tf.Variable or Keras variables, the same on all ranks.
@@ -53,7 +78,10 @@ def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_proc
         received = _ops.broadcast(group, root_rank, title, number)
         for i, value in zip(indices, received, strict=True):
             wanted = tf.as_dtype(variables[i].dtype).base_dtype
-            variables[i].assign(value if value.dtype == wanted else tf.bitcast(value, wanted))
+            value = value if value.dtype == wanted else tf.bitcast(value, wanted)
+            if is_seed(variables[i]):
+                value = _own_seed(variables[i], value, root_rank)
+            variables[i].assign(value)
     return variables
 
 

@@ -6,6 +6,8 @@ Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. docs/keras.
 import smddp_tf
 from smddp_tf import *  # noqa: F403 - Horovod's Keras module has these names too
 from smddp_tf.keras import callbacks
+from smddp_tf.keras._batch_norm import average_batch_normalization
+from smddp_tf.keras._evaluate import evaluate, predict
 from smddp_tf.keras._load import load_model
 from smddp_tf.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from smddp_tf.keras._shard import shard
@@ -16,7 +18,10 @@ __all__ = [
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
     "SyncBatchNormalization",
+    "average_batch_normalization",
     "callbacks",
+    "evaluate",
     "load_model",
+    "predict",
     "shard",
 ]

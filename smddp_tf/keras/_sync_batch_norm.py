@@ -6,7 +6,7 @@ from smddp_tf._reduce_op import Sum
 tf = _native.tensorflow()
 
 
-def _joined_moments(mean, variance, count):
+def _joined_moments(mean, variance, count, process_set):
     """Mean and variance of all ranks' samples, from each rank's own.
 
     The ranks' (count, mean, variance) are gathered, by summing rows that are zero for all ranks
@@ -17,8 +17,10 @@ def _joined_moments(mean, variance, count):
     # An empty batch has no mean; its weight is 0.
     mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
     own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
-    at = tf.one_hot(_runtime.rank(), _runtime.size(), dtype=own.dtype)
-    rows = _collectives.allreduce(at[:, None] * own[None, :], op=Sum, name="batch statistics")
+    at = tf.one_hot(process_set.rank(), process_set.size(), dtype=own.dtype)
+    rows = _collectives.allreduce(
+        at[:, None] * own[None, :], op=Sum, name="batch statistics", process_set=process_set
+    )
     means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
     weights = counts / tf.maximum(tf.reduce_sum(counts), 1.0)
     joined = tf.reduce_sum(weights * means, 0)
@@ -40,21 +42,25 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
     Args:
       fused: must be False; accepted for old scripts.
+      process_set: the ranks whose batches are joined. Not saved: a copy or a loaded model has all
+        ranks.
       **options: the arguments of tf.keras.layers.BatchNormalization.
 
     Raises:
       ValueError: fused=True.
     """
 
-    def __init__(self, fused=False, **options):
+    def __init__(self, fused=False, process_set=_runtime.global_process_set, **options):
         if fused:
             raise ValueError("SyncBatchNormalization has no fused kernel; leave fused=False")
         super().__init__(**options, **({"fused": False} if _LEGACY else {}))
+        self._process_set = process_set
 
     def _moments(self, inputs, *args, **kwargs):
         """Keras's own computation, on this rank's batch; then those of all ranks are joined."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
-        if _runtime.size() == 1:
+        _runtime.check_process_set(self._process_set)
+        if self._process_set.size() == 1:
             return mean, variance
         # Keras 3 passes the mask by position, as the only argument.
         mask = kwargs.get("mask", None if _LEGACY else args[0])
@@ -62,5 +68,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
             count = tf.reduce_sum(tf.cast(mask, tf.float32))
         else:
             count = tf.cast(tf.size(inputs) // mean.shape.num_elements(), tf.float32)
-        joined = _joined_moments(tf.cast(mean, tf.float32), tf.cast(variance, tf.float32), count)
+        joined = _joined_moments(
+            tf.cast(mean, tf.float32), tf.cast(variance, tf.float32), count, self._process_set
+        )
         return tuple(tf.cast(moment, mean.dtype) for moment in joined)

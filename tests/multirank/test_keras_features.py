@@ -256,45 +256,6 @@ def test_sync_batch_normalization(keras_job, ranks):
     keras_job(BATCH_NORM, ranks).check(ranks)
 
 
-SHARD = """
-def elements(dataset):
-    return [int(e) for e in dataset]
-for n in (size, 10, 11, 12):
-    known = tf.data.Dataset.range(n)
-    unknown = known.filter(lambda e: True)
-    for dataset in (known, unknown):
-        dropped = hvd.allgather_object(elements(hvd.shard(dataset)))
-        assert [len(d) for d in dropped] == [n // size] * size
-        assert sorted(sum(dropped, [])) == list(range(n - n % size))
-        repeated = hvd.allgather_object(elements(hvd.shard(dataset, uneven="repeat")))
-        assert [len(d) for d in repeated] == [-(-n // size)] * size
-        assert set(sum(repeated, [])) == set(range(n))
-    x, y = hvd.shard((np.arange(n), np.arange(n) * 2))
-    assert len(x) == n // size and (y == 2 * x).all()
-    x = hvd.shard(tf.range(n), uneven="repeat")
-    assert len(x) == -(-n // size)
-pairs = tf.data.Dataset.range(9).map(lambda e: {"a": e, "b": (e, e * 2)}).filter(lambda e: True)
-for element in hvd.shard(pairs):
-    assert int(element["b"][1]) == 2 * int(element["a"])
-assert elements(hvd.shard(tf.data.Dataset.range(5).repeat()).take(2))[0] == rank
-for bad in (lambda: hvd.shard(tf.data.Dataset.range(1)), lambda: hvd.shard(np.arange(1)),
-            lambda: hvd.shard(np.arange(9), uneven="x"),
-            lambda: hvd.shard((np.arange(3), np.arange(4)))):
-    try:
-        bad()
-        raise SystemExit("accepted")
-    except ValueError:
-        pass
-report(done=True)
-"""
-
-
-@on_ranks("keras_job", KERASES, 2, 3)
-def test_shard(keras_job, ranks):
-    """Every rank gets the same number of elements, and none is lost that need not be."""
-    keras_job(SHARD, ranks).check(ranks)
-
-
 V1 = """
 import keras_modes
 v1 = tf.compat.v1

@@ -1,14 +1,19 @@
-"""Keras callbacks: Horovod's, and three of our own (RankZero, EarlyStopping, Throughput)."""
+"""Keras callbacks: Horovod's, and Keras's own where ranks must write once or decide alike."""
 
+from smddp_tf.keras.callbacks._broadcast import BroadcastGlobalVariablesCallback
+from smddp_tf.keras.callbacks._checkpoints import BackupAndRestore, BestModelCheckpoint, RankZero
 from smddp_tf.keras.callbacks._learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
+    ReduceLROnPlateau,
 )
-from smddp_tf.keras.callbacks._ranks import BestModelCheckpoint, EarlyStopping, RankZero
-from smddp_tf.keras.callbacks._sync import BroadcastGlobalVariablesCallback, MetricAverageCallback
+from smddp_tf.keras.callbacks._metrics import MetricAverageCallback
+from smddp_tf.keras.callbacks._stopping import AgreeOnStop, EarlyStopping, TerminateOnNaN
 from smddp_tf.keras.callbacks._throughput import Throughput
 
 __all__ = [
+    "AgreeOnStop",
+    "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
     "EarlyStopping",
@@ -16,5 +21,7 @@ __all__ = [
     "LearningRateWarmupCallback",
     "MetricAverageCallback",
     "RankZero",
+    "ReduceLROnPlateau",
+    "TerminateOnNaN",
     "Throughput",
 ]

@@ -1,6 +1,7 @@
 """The class that our callbacks derive from, and what they need to know of optimizers."""
 
 from smddp_tf import _native
+from smddp_tf.keras import _distribution
 
 tf = _native.tensorflow()
 
@@ -25,6 +26,16 @@ class Callback(tf.keras.callbacks.Callback):
 
     def _implements_predict_batch_hooks(self) -> bool:
         return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
+
+
+def optimizers_of(model) -> list:
+    """The model's optimizer, and further distributed ones that a custom model holds (a GAN)."""
+    found = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
+    for value in vars(model).values():
+        known = any(value is other for other in found)
+        if not known and _distribution.of(value) is not None and hasattr(value, "variables"):
+            found.append(value)
+    return found
 
 
 def variables_of(optimizer) -> list:

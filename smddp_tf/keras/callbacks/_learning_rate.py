@@ -6,6 +6,7 @@ Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minib
 from smddp_tf import _native, _runtime
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback
+from smddp_tf.keras.callbacks._stopping import monitored
 
 tf = _native.tensorflow()
 
@@ -18,6 +19,14 @@ def _velocities(optimizer) -> list:
     if hasattr(optimizer, "get_slot"):  # legacy
         return [v for v in optimizer.variables() if v.name.split(":")[0].endswith("/momentum")]
     return [v for v in getattr(optimizer, "momentums", None) or [] if v is not None]
+
+
+def _steps_per_execution(model) -> int:
+    """For how many batches a rate that is set before one stands."""
+    steps = getattr(model, "_steps_per_execution", None)  # tf_keras: a variable, or None
+    if steps is None:
+        steps = getattr(model, "steps_per_execution", None)
+    return max(1, int(tf.convert_to_tensor(1 if steps is None else steps)))
 
 
 class LearningRateScheduleCallback(Callback):
@@ -89,9 +98,13 @@ class LearningRateScheduleCallback(Callback):
         if self.end_epoch is not None and self.epoch >= self.end_epoch:
             return
         if not self.staircase:
-            self._set(self.initial_lr * self.multiplier(self.epoch + batch / self.steps_per_epoch))
+            self._set(self.initial_lr * self.multiplier(self._position(batch)))
         elif batch == 0:
             self._set(self.initial_lr * self.multiplier(self.epoch))
+
+    def _position(self, batch: int) -> float:
+        """The epoch, as a float."""
+        return self.epoch + batch / self.steps_per_epoch
 
     def _set(self, rate: float) -> None:
         optimizer = innermost(self.model.optimizer)
@@ -119,6 +132,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
       momentum_correction: as for LearningRateScheduleCallback.
       steps_per_epoch: as for LearningRateScheduleCallback.
       verbose: 1: say, on rank 0, when it is done.
+      process_set: the ranks whose number counts.
     """
 
     def __init__(
@@ -128,11 +142,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction=True,
         steps_per_epoch=None,
         verbose=0,
+        process_set=_runtime.global_process_set,
     ):
+        _runtime.check_process_set(process_set)
+
         def multiplier(epoch):
-            # The last batch of the warm-up runs at the full rate.
-            epoch += 1.0 / self.steps_per_epoch
-            ranks = _runtime.size()
+            ranks = process_set.size()
             return min(1.0, (1 + epoch * (ranks - 1) / warmup_epochs) / ranks)
 
         super().__init__(
@@ -146,9 +161,39 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.warmup_epochs = warmup_epochs
         self.verbose = verbose
 
+    def _position(self, batch: int) -> float:
+        """That at the end of the batches of this execution: the last ones run at the full rate."""
+        last = min(batch + _steps_per_execution(self.model), self.steps_per_epoch)
+        return self.epoch + last / self.steps_per_epoch
+
     def on_epoch_end(self, epoch, logs=None):
         """Says when it is done."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and _runtime.rank() == 0:
             rate = float(tf.convert_to_tensor(innermost(self.model.optimizer).learning_rate))
             print(f"\nEpoch {epoch + 1}: learning rate warm-up is done, at {rate:g}.")
+
+
+class ReduceLROnPlateau(tf.keras.callbacks.ReduceLROnPlateau):
+    """Keras's ReduceLROnPlateau, on the metric's average over all ranks: all reduce the rate alike.
+
+    After MetricAverageCallback that average is the metric of all ranks.
+
+    Args:
+      *args: as for tf.keras.callbacks.ReduceLROnPlateau.
+      process_set: the ranks that take part; this rank must be one of them.
+      **options: as for tf.keras.callbacks.ReduceLROnPlateau.
+    """
+
+    def __init__(self, *args, process_set=_runtime.global_process_set, **options):
+        super().__init__(*args, **options)
+        _runtime.check_process_set(process_set)
+        self.process_set = process_set
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Decides on the average."""
+        logs = {} if logs is None else logs
+        value = monitored(logs, self.monitor, self.process_set)
+        agreed = dict(logs) if value is None else {**logs, self.monitor: value}
+        super().on_epoch_end(epoch, agreed)
+        logs.update({name: one for name, one in agreed.items() if name not in logs})

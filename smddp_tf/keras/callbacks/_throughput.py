@@ -44,13 +44,22 @@ class Throughput(Callback):
       batch_size: samples in a batch of this rank.
       log_dir: write TensorBoard scalars here, on rank 0; None: do not.
       every: "epoch", or a number of batches after which a line is printed as well.
+      process_set: the ranks that are counted; the first of them prints.
 
     Raises:
       ValueError: batch_size or every is not positive.
     """
 
-    def __init__(self, batch_size, log_dir=None, every="epoch"):
+    def __init__(
+        self,
+        batch_size,
+        log_dir=None,
+        every="epoch",
+        process_set=_runtime.global_process_set,
+    ):
         super().__init__()
+        _runtime.check_process_set(process_set)
+        self.process_set = process_set
         if int(batch_size) < 1:
             raise ValueError(f"batch_size={batch_size} is not >= 1")
         if every != "epoch" and int(every) < 1:
@@ -65,7 +74,7 @@ class Throughput(Callback):
     def on_train_begin(self, logs=None):
         """Opens the TensorBoard file."""
         del logs
-        if self._log_dir and _runtime.rank() == 0:
+        if self._log_dir and self.process_set.rank() == 0:
             self._writer = tf.summary.create_file_writer(str(self._log_dir))
 
     def on_epoch_begin(self, epoch, logs=None):
@@ -102,19 +111,24 @@ class Throughput(Callback):
 
     def _report(self, meter) -> dict:
         rate, share = meter.batches * self.batch_size / meter.seconds(), meter.wait_share()
-        if _runtime.size() > 1:
-            rate = float(_collectives.allreduce(tf.constant(rate), op=Sum, name="throughput"))
-            share = float(_collectives.allreduce(tf.constant(share), op=Max, name="wait share"))
+        if self.process_set.size() > 1:
+            rate = self._reduced(rate, Sum, "throughput")
+            share = self._reduced(share, Max, "wait share")
         values = {
             "samples_per_second": rate,
             "step_ms": 1e3 * meter.seconds() / meter.batches,
             "wait_share": share,
         }
-        if _runtime.rank() == 0:
+        if self.process_set.rank() == 0:
             pairs = " ".join(f"{name}={value:.4g};" for name, value in values.items())
-            print(f"epoch={self._epoch + 1}; ranks={_runtime.size()}; {pairs}", flush=True)
+            print(f"epoch={self._epoch + 1}; ranks={self.process_set.size()}; {pairs}", flush=True)
         if self._writer is not None:
             with self._writer.as_default(step=self._all_batches):
                 for name, value in values.items():
                     _write_scalar(name, value)
         return values
+
+    def _reduced(self, value: float, op, name: str) -> float:
+        own = tf.constant(value)
+        reduced = _collectives.allreduce(own, op=op, name=name, process_set=self.process_set)
+        return float(reduced)

@@ -1,0 +1,136 @@
+"""The metrics of all ranks together, from the states that Keras's metrics keep.
+
+The average of the ranks' AUC is not the AUC. But a metric keeps sums (a total and a count, or the
+four counts of a confusion matrix for each threshold), and their sum over ranks is what one process
+would have.
+"""
+
+import math
+import numbers
+
+from smddp_tf import _collectives, _native, _runtime
+from smddp_tf._reduce_op import Average, Max, Min, Sum
+
+tf = _native.tensorflow()
+
+_RULES = {"sum": Sum, "mean": Average, "max": Max, "min": Min}
+
+
+def _metrics_of(model) -> list:
+    """The model's metrics, those in Keras 3's container too."""
+    found = []
+    for metric in model.metrics:
+        found += metric.metrics if type(metric).__name__ == "CompileMetrics" else [metric]
+    return found
+
+
+def _rule(metric, variable) -> str:
+    """How this state is reduced; "" if it cannot be."""
+    aggregation = getattr(metric, "across_ranks", None)
+    if aggregation is not None and aggregation not in (*_RULES, "average"):
+        raise ValueError(
+            f"metric {metric.name!r} has across_ranks={aggregation!r}; it is one of "
+            f'{", ".join(_RULES)} (of its state) or "average" (of its results)'
+        )
+    if aggregation is None:
+        aggregation = getattr(variable, "aggregation", None)
+        aggregation = str(getattr(aggregation, "name", aggregation)).lower()
+    dtype = tf.as_dtype(variable.dtype).base_dtype.name
+    known = aggregation in _RULES and dtype in _collectives.REDUCIBLE
+    return aggregation if known else ""
+
+
+def _states(model) -> dict:
+    """Variables by rule. A metric of which some state cannot be reduced is left out."""
+    states: dict = {rule: [] for rule in _RULES}
+    seen = set()
+    for metric in _metrics_of(model):
+        own = [v for v in metric.variables if id(v) not in seen]
+        rules = [_rule(metric, variable) for variable in own]
+        if all(rules):
+            seen |= {id(variable) for variable in own}
+            for rule, variable in zip(rules, own, strict=True):
+                states[rule].append(variable)
+    return {rule: variables for rule, variables in states.items() if variables}
+
+
+def _results(model) -> dict:
+    results = model.get_metrics_result()
+    return {name: float(value) for name, value in results.items() if is_number(value)}
+
+
+def is_number(value) -> bool:
+    """Whether it can be averaged."""
+    return isinstance(value, numbers.Number) or getattr(value, "shape", None) == ()
+
+
+def of_all_ranks(model, process_set=_runtime.global_process_set) -> dict:
+    """The model's metrics as they are and as they are for all ranks together.
+
+    Collective. The metrics' own states are what they were.
+
+    Args:
+      model: a compiled Keras model.
+      process_set: the ranks that take part.
+
+    Returns:
+      name -> (this rank's result, that of all ranks).
+
+    Raises:
+      ValueError: a metric's across_ranks is unknown.
+      tf.errors.FailedPreconditionError: the ranks have different metrics.
+    """
+    states = _states(model)
+    before = _results(model)
+    own = {rule: [tf.convert_to_tensor(v) for v in variables] for rule, variables in states.items()}
+    names = ", ".join(sorted(before))
+    reduced = {
+        rule: _collectives.grouped_allreduce(
+            values, op=_RULES[rule], name=f"metrics ({rule}) {names}", process_set=process_set
+        )
+        for rule, values in own.items()
+    }
+    try:
+        _assign(states, reduced)
+        after = _results(model)
+    finally:
+        _assign(states, own)
+    return {name: (before[name], after[name]) for name in before}
+
+
+def _assign(states: dict, values: dict) -> None:
+    for rule, variables in states.items():
+        for variable, value in zip(variables, values[rule], strict=True):
+            variable.assign(value)
+
+
+def replace(logs, results: dict, prefix="") -> None:
+    """Puts the results of all ranks where logs have this rank's.
+
+    Logs may have other numbers under a metric's name, from a train_step of the user's own.
+    """
+    for name, (own, joined) in results.items():
+        value = logs.get(prefix + name)
+        if value is None or not is_number(value):
+            continue
+        # Both were computed from one state, but one perhaps in a function.
+        same = math.isclose(float(value), own, rel_tol=1e-5, abs_tol=1e-7)
+        if same or (math.isnan(own) and math.isnan(float(value))):
+            logs[prefix + name] = joined
+
+
+def average(logs, process_set=_runtime.global_process_set) -> None:
+    """Averages the numbers of a dict over all ranks, in place; the ranks have the same names.
+
+    Raises:
+      tf.errors.FailedPreconditionError: the names differ.
+    """
+    names = [name for name in sorted(logs) if is_number(logs[name])]
+    reduced = _collectives.allreduce(
+        tf.constant([float(logs[name]) for name in names], tf.float64),
+        op=Average,
+        name="metrics " + ", ".join(names),
+        process_set=process_set,
+    )
+    for name, value in zip(names, reduced.numpy(), strict=True):
+        logs[name] = float(value)

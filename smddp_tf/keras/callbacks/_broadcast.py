@@ -1,0 +1,176 @@
+"""The callback that makes the ranks' models equal, and keeps them so."""
+
+import warnings
+
+from smddp_tf import _collectives, _native, _runtime, _variables
+from smddp_tf.keras import _batch_norm, _distribution
+from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
+
+tf = _native.tensorflow()
+
+
+def _has_variables(model) -> bool:
+    """Whether all of the model's layers are built.
+
+    A model without call() is never built itself. One that is may have layers that only training
+    calls, and that its first step builds.
+    """
+    layers = list(model._flatten_layers(include_self=False))
+    if not all(layer.built for layer in layers):
+        return False
+    return model.built or (bool(layers) and type(model).call is tf.keras.Model.call)
+
+
+def _trace(function, *arguments) -> None:
+    """Makes the variables that a call would make, without computing anything."""
+    specs = tf.nest.map_structure(tf.type_spec_from_value, arguments)
+    # Not tf.init_scope(), in which no tape records.
+    with tf.__internal__.eager_context.eager_mode():
+        tf.function(function).get_concrete_function(*specs)
+
+
+class BroadcastGlobalVariablesCallback(Callback):
+    """Gives all ranks the root's weights and optimizer state before the first gradient.
+
+    A model with layers that its first batch would build is traced with that batch's shapes first,
+    so that there are variables to broadcast. Seeds of dropout become different on all ranks. A job
+    whose first batch reduced no gradient at all is warned about.
+
+    Put it first in the list: before validation, and at the end of each epoch, it makes the moving
+    statistics of BatchNormalization the ranks' averages, and later callbacks save those.
+
+    Args:
+      root_rank: the rank whose values all get.
+      device: accepted for old scripts.
+      local_variables: a list of variables that are not broadcast.
+      average_batch_normalization: False: leave each rank's moving statistics as they are. That is
+        needed if only some ranks validate.
+      process_set: the ranks that take part; this rank must be one of them.
+
+    Raises:
+      ValueError: root_rank is no rank of the process set.
+    """
+
+    def __init__(
+        self,
+        root_rank,
+        device="",
+        local_variables=None,
+        average_batch_normalization=True,
+        process_set=_runtime.global_process_set,
+    ):
+        super().__init__()
+        del device
+        _runtime.check_process_set(process_set)
+        self.root_rank = _collectives.check_root(root_rank, process_set)
+        self.process_set = process_set
+        self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
+        self.average_batch_normalization = average_batch_normalization
+        self.done = False
+        self._shared: set = set()  # ids of what was broadcast
+        self._counted = None
+        self._in_epoch = self._averaged = False
+
+    def set_model(self, model):
+        """Prepares a model that its first batch will build."""
+        super().set_model(model)
+        if not self.done and self.process_set.size() > 1 and not _has_variables(model):
+            self._build_at_first_step(model)
+
+    def _build_at_first_step(self, model) -> None:
+        original = model.train_step
+
+        def train_step(data):
+            if not self.done:
+                self._build(model, original, data)
+            return original(data)
+
+        model.train_step = train_step
+
+    def _build(self, model, step, data) -> None:
+        own_step = type(model).train_step is not tf.keras.Model.train_step
+        try:
+            if own_step:
+                _trace(step, data)
+            else:
+                inputs = data[0] if isinstance(data, (list, tuple)) else data
+                _trace(lambda x: model(x, training=True), inputs)
+        except Exception as error:
+            raise RuntimeError(
+                "the model is not built, and tracing its first step, to have variables to "
+                f"broadcast before the first gradient, failed: {error}. Build it before fit(): "
+                "call it on a batch, or model.build(input_shape)"
+            ) from error
+        with tf.init_scope():
+            self._synchronize(model)
+
+    def on_train_begin(self, logs=None):
+        """Broadcasts, if the variables are there."""
+        del logs
+        if not self.done and _has_variables(self.model):
+            self._synchronize(self.model)
+
+    def _variables(self, model) -> list:
+        variables = list(model.weights)
+        if getattr(model, "optimizer", None) is not None:
+            build(model.optimizer, model.trainable_variables)
+        for optimizer in optimizers_of(model):
+            variables += variables_of(optimizer)
+        variables += [v for v in model.variables if _variables.is_seed(v)]  # not in weights
+        unique = {id(getattr(v, "_value", v)): v for v in variables}
+        return [v for key, v in unique.items() if key not in self.local | self._shared]
+
+    def _synchronize(self, model) -> None:
+        self.done = True
+        if self.process_set.size() == 1:
+            return
+        self._broadcast(self._variables(model))
+        self._counted = self._reductions()
+
+    def _broadcast(self, variables) -> None:
+        _variables.broadcast_(variables, self.root_rank, "initial state", self.process_set)
+        self._shared |= {id(getattr(v, "_value", v)) for v in variables}
+
+    @staticmethod
+    def _reductions() -> int:
+        counters = _runtime.stats()
+        return counters["buckets"] + counters["collectives"]
+
+    def on_train_batch_end(self, batch, logs=None):
+        """After the first batch: looks whether anything was reduced, and for late variables."""
+        del batch, logs
+        if self._counted is None:
+            return
+        counted, self._counted = self._counted, None
+        distributed = any(_distribution.of(o) is not None for o in optimizers_of(self.model))
+        if not distributed and self._reductions() == counted:
+            warnings.warn(
+                "the first batch reduced no gradients: every rank trains a model of its own. Wrap "
+                "the optimizer before compile(): optimizer = hvd.DistributedOptimizer(optimizer)",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        # A layer may make variables in a call although it is built.
+        self._broadcast(self._variables(self.model))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Batches are to come that move the statistics."""
+        del epoch, logs
+        self._in_epoch, self._averaged = True, False
+
+    def on_test_begin(self, logs=None):
+        """Validation in fit() sees the statistics of all ranks."""
+        del logs
+        if self._in_epoch:
+            self._average()
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Checkpoints, too."""
+        del epoch, logs
+        self._average()
+        self._in_epoch = False
+
+    def _average(self) -> None:
+        if self.average_batch_normalization and not self._averaged:
+            _batch_norm.average_batch_normalization(self.model, self.process_set)
+        self._averaged = True

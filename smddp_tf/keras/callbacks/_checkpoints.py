@@ -1,0 +1,120 @@
+"""Callbacks that write: on one rank only."""
+
+import os
+
+from smddp_tf import _native, _runtime, _variables
+from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
+
+tf = _native.tensorflow()
+
+
+def RankZero(  # noqa: N802 - used like a callback class
+    callback, process_set=_runtime.global_process_set
+):
+    """Gives the callback to rank 0 alone; other ranks get one that does nothing.
+
+    For whatever writes or prints: ProgbarLogger, TensorBoard, ModelCheckpoint, CSVLogger. Not for
+    callbacks that change training (early stopping, learning rate): those must act on all ranks.
+
+    Args:
+      callback: any Keras callback.
+      process_set: whose first rank is meant; this rank must be in it.
+
+    Returns:
+      The callback itself on rank 0.
+    """
+    _runtime.check_process_set(process_set)
+    return callback if process_set.rank() == 0 else Callback()
+
+
+def BestModelCheckpoint(  # noqa: N802 - Horovod's name
+    monitor="val_loss",
+    verbose=0,
+    save_weights_only=False,
+    mode="auto",
+    save_freq="epoch",
+    filepath="best.keras",
+    process_set=_runtime.global_process_set,
+):
+    """Saves, on rank 0, the model of the epoch with the best metric.
+
+    Put it after MetricAverageCallback, so that "best" is that of all ranks.
+
+    Args:
+      monitor: the metric.
+      verbose: 1: say when it saves.
+      save_weights_only: weights instead of the model.
+      mode: "min", "max" or "auto".
+      save_freq: "epoch", or a number of batches.
+      filepath: where; {epoch} and metrics may be in it, as for Keras's ModelCheckpoint.
+      process_set: whose first rank saves; this rank must be in it.
+
+    Returns:
+      A callback: Keras's ModelCheckpoint on rank 0.
+    """
+    _runtime.check_process_set(process_set)
+    if process_set.rank() != 0:
+        return Callback()
+    return tf.keras.callbacks.ModelCheckpoint(
+        os.fspath(filepath),
+        monitor=monitor,
+        verbose=verbose,
+        save_best_only=True,
+        save_weights_only=save_weights_only,
+        mode=mode,
+        save_freq=save_freq,
+    )
+
+
+class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
+    """Keras's BackupAndRestore: rank 0 writes, and all ranks go on from what rank 0 reads.
+
+    So the folder need not be on a disk that all ranks see. Takes the arguments of
+    tf.keras.callbacks.BackupAndRestore. The model must be built before fit(), as for Keras's.
+
+    Args:
+      backup_dir: the folder, used on the first rank of the process set.
+      *args: as for Keras's.
+      process_set: the ranks that take part; this rank must be one of them.
+      **options: as for Keras's.
+    """
+
+    def __init__(self, backup_dir, *args, process_set=_runtime.global_process_set, **options):
+        _runtime.check_process_set(process_set)
+        self.process_set = process_set
+        self._writes = process_set.rank() == 0
+        if not self._writes:
+            # Whatever lies on this rank's disk is not to be read.
+            backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{_runtime.rank()}")
+        super().__init__(os.fspath(backup_dir), *args, **options)
+
+    def on_train_begin(self, logs=None):
+        """Reads the backup, if there is one, and gives it to all ranks."""
+        if self.model.built and getattr(self.model, "optimizer", None) is not None:
+            build(self.model.optimizer, self.model.trainable_variables)
+        super().on_train_begin(logs)
+        if self.process_set.size() == 1:
+            return
+        root = self.process_set.ranks[0]
+        self.model._initial_epoch = _variables.broadcast_object(
+            getattr(self.model, "_initial_epoch", None),
+            root,
+            name="epoch of the backup",
+            process_set=self.process_set,
+        )
+        variables = list(self.model.weights)
+        for optimizer in optimizers_of(self.model):
+            variables += variables_of(optimizer)
+        state = getattr(self, "_training_state", None)  # tf_keras's
+        if state is not None:
+            variables += [state._ckpt_saved_epoch, state._ckpt_saved_batch]
+            variables.append(self.model._train_counter)
+        _variables.broadcast_(variables, root, "backup", self.process_set)
+
+    def _save_model(self, *args, **options):
+        if self._writes:
+            super()._save_model(*args, **options)
+
+    def _backup(self, *args, **options):
+        if self._writes:
+            super()._backup(*args, **options)

@@ -1,0 +1,96 @@
+"""The callback with which every rank reports the metrics of all ranks."""
+
+from smddp_tf import _collectives, _native, _runtime
+from smddp_tf._reduce_op import Max
+from smddp_tf.keras import _metrics
+from smddp_tf.keras._distribution import innermost
+from smddp_tf.keras.callbacks._base import Callback
+
+tf = _native.tensorflow()
+
+
+class MetricAverageCallback(Callback):
+    """Makes the epoch's metrics those of all ranks together, on every rank.
+
+    The states of Keras's metrics (a total and a count, the counts of a confusion matrix) are summed
+    over the ranks, and the metrics computed from that: AUC, Recall or F1 are what one process would
+    have. Whatever else is in the logs is averaged over ranks.
+
+    A metric of your own is joined so if all its state variables were made with add_weight or
+    add_variable and aggregation "sum" (the default) or "mean". An attribute `across_ranks` says it
+    of all its state: "sum", "mean", "max" or "min"; or "average", of its results, which is also
+    what happens to state that is neither.
+
+    Put it before callbacks that look at metrics (checkpoints, early stopping, learning rate): they
+    then see the metrics of all ranks. Also for evaluate(callbacks=[...]), if all ranks call it.
+
+    Args:
+      device: accepted for old scripts.
+      process_set: the ranks that take part; this rank must be one of them.
+
+    Raises:
+      RuntimeError: at the end of an epoch, the ranks have different learning rates.
+    """
+
+    def __init__(self, device="", process_set=_runtime.global_process_set):
+        super().__init__()
+        del device
+        _runtime.check_process_set(process_set)
+        self.process_set = process_set
+        self._in_epoch = False
+        self._trained = self._tested = None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        """Metrics start anew."""
+        del epoch, logs
+        self._in_epoch = True
+        self._trained = self._tested = None
+
+    def on_test_begin(self, logs=None):
+        """Validation resets the metrics, so those of training are looked at now."""
+        del logs
+        if self._in_epoch:
+            self._trained = self._joined()
+
+    def on_test_end(self, logs=None):
+        """Joins the metrics of validation, or of evaluate()."""
+        self._tested = self._joined()
+        if not self._in_epoch and logs and self.process_set.size() > 1:
+            _metrics.replace(logs, self._tested)
+            _metrics.average(logs, self.process_set)
+
+    def on_epoch_end(self, epoch, logs=None):
+        """Replaces the numbers in logs."""
+        del epoch
+        self._in_epoch = False
+        if self.process_set.size() == 1:
+            return
+        trained = self._trained or self._joined()
+        logs = {} if logs is None else logs
+        _metrics.replace(logs, trained)
+        _metrics.replace(logs, self._tested or {}, "val_")
+        _metrics.average(logs, self.process_set)
+        self._check_learning_rate()
+
+    def _joined(self) -> dict:
+        if self.process_set.size() == 1:
+            return {}
+        return _metrics.of_all_ranks(self.model, self.process_set)
+
+    def _check_learning_rate(self) -> None:
+        """Notices a callback before this one that acted on this rank's own metrics."""
+        rate = getattr(innermost(getattr(self.model, "optimizer", None)), "learning_rate", None)
+        own = float(tf.convert_to_tensor(0.0 if rate is None or callable(rate) else rate))
+        extremes = _collectives.allreduce(
+            tf.constant([own, -own], tf.float64),
+            op=Max,
+            name="learning rate",
+            process_set=self.process_set,
+        ).numpy()
+        high, low = float(extremes[0]), -float(extremes[1])
+        if low != high:
+            raise RuntimeError(
+                f"the ranks' learning rates differ: {own:g} here, from {low:g} to {high:g}. A "
+                "callback that changes it by metrics (ReduceLROnPlateau) must come after "
+                "MetricAverageCallback, or be hvd.callbacks.ReduceLROnPlateau"
+            )
