@@ -5,7 +5,7 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
-from smddp_tf import _adasum, _native, _ops, _order, _runtime
+from smddp_tf import _adasum, _native, _ops, _order, _runtime, _xla
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._ops import Adasum, Average, Max, Min, Product, Sum
 
@@ -137,6 +137,34 @@ def _reduce_dense(
     return results
 
 
+def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
+    """Whether XLA gathers the rows of these slices; else it reduces the whole table they are of.
+
+    Args:
+      slices: tf.IndexedSlices.
+      ranks: how many ranks gather.
+      table_rows: of the variable, if that is known otherwise than from the slices.
+    """
+    rows = slices.values.shape[0]
+    if table_rows is None and slices.dense_shape is not None:
+        shape = tf.get_static_value(slices.dense_shape)
+        table_rows = None if shape is None else int(shape[0])
+    return rows is not None and (table_rows is None or ranks * rows < table_rows)
+
+
+def _allreduce_table(slices, op: int, name: str, process_set):
+    """The sum of sparse values as slices that have every row of the table."""
+    if slices.dense_shape is None:
+        _xla.refuse(
+            "allreduce of tf.IndexedSlices whose number of rows is not known, and that have no "
+            "dense_shape,"
+        )
+    table = tf.convert_to_tensor(slices)
+    reduced = _reduce_dense([table], op, 1.0, 1.0, name, process_set)[0]
+    indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
+    return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+
+
 def allreduce_slices(slices, op: int, name: str, process_set):
     """Reduces sparse values by gathering rows and indices of the set's ranks.
 
@@ -151,7 +179,12 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     if process_set.size() == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
+    in_jit = _xla.inside_jit()
+    if in_jit and not gathers_in_jit(slices, process_set.size()):
+        return _allreduce_table(slices, op, name, process_set)
     number = process_set.process_set_id
+    # The message of a mismatch shows the name.
+    name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
     values = _ops.allgather(slices.values, name + ".values", number)
     indices = _ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
     if op == Average:
@@ -177,7 +210,8 @@ def allreduce(
     Args:
       tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
         float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
-        rows may differ.
+        rows may differ. (Inside jit_compile=True the result has all ranks' rows, of which each
+        must have as many, or every row of the table where that is smaller.)
       average: old name: True is op=Average, False is op=Sum.
       device_dense: accepted for old scripts; the collective runs on the CPU.
       device_sparse: as device_dense.
