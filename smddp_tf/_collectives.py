@@ -5,11 +5,10 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
-import numpy as np
-
-from smddp_tf import _adasum, _native, _ops, _order, _runtime
+from smddp_tf import _adasum, _native, _ops, _order, _runtime, _xla
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._reduce_op import Adasum, Average, ReduceOp, Sum
+from smddp_tf._scaling import factor, scale_apart, scaled
 
 tf = _native.tensorflow()
 
@@ -60,44 +59,6 @@ def check_root(root_rank: int, process_set=_runtime.global_process_set) -> int:
             "one in the set"
         )
     return int(root_rank)
-
-
-def factor(value) -> float:
-    """A scale in the precision that it has as an attribute of an op, in Horovod's ops too."""
-    return float(np.float32(value))
-
-
-def scaled(tensor, factor: float):
-    """The tensor times a number; integers are multiplied as doubles and truncated, one by one."""
-    if factor == 1.0:
-        return tensor
-    if tensor.dtype.is_integer:
-        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
-    return tensor * tf.cast(factor, tensor.dtype)
-
-
-def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float, ranks: int):
-    """Reduces tensors of one dtype whose scaling the engine does not do while it reduces.
-
-    That is so for integers, which Horovod scales and truncates on each rank before the sum and
-    after it, and for a prescaled minimum, maximum or product.
-
-    Args:
-      reduce: reduce(tensors, op, prescale, postscale) returns the reduced tensors.
-      tensors: of one dtype.
-      op: the operation.
-      prescale: multiplies the inputs.
-      postscale: multiplies the results.
-      ranks: how many ranks an average divides by.
-    """
-    if tensors[0].dtype.is_integer and (prescale, postscale) != (1.0, 1.0):
-        tensors = [scaled(tensor, prescale) for tensor in tensors]
-        if op == Average:
-            op, postscale = Sum, postscale / ranks
-        return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0)]
-    if op not in (Average, Sum):
-        tensors, prescale = [scaled(tensor, prescale) for tensor in tensors], 1.0
-    return reduce(tensors, op, prescale, postscale)
 
 
 def _gatherer(name: str, process_set):
@@ -174,6 +135,34 @@ def _reduce_dense(
     return results
 
 
+def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
+    """Whether XLA gathers the rows of these slices; else it reduces the whole table they are of.
+
+    Args:
+      slices: tf.IndexedSlices.
+      ranks: how many ranks gather.
+      table_rows: of the variable, if that is known otherwise than from the slices.
+    """
+    rows = slices.values.shape[0]
+    if table_rows is None and slices.dense_shape is not None:
+        shape = tf.get_static_value(slices.dense_shape)
+        table_rows = None if shape is None else int(shape[0])
+    return rows is not None and (table_rows is None or ranks * rows < table_rows)
+
+
+def _allreduce_table(slices, op: int, name: str, process_set):
+    """The sum of sparse values as slices that have every row of the table."""
+    if slices.dense_shape is None:
+        _xla.refuse(
+            "allreduce of tf.IndexedSlices whose number of rows is not known, and that have no "
+            "dense_shape,"
+        )
+    table = tf.convert_to_tensor(slices)
+    reduced = _reduce_dense([table], op, 1.0, 1.0, name, process_set)[0]
+    indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
+    return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+
+
 def allreduce_slices(slices, op: int, name: str, process_set):
     """Reduces sparse values by gathering rows and indices of the set's ranks.
 
@@ -188,7 +177,12 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     if process_set.size() == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
+    in_jit = _xla.inside_jit()
+    if in_jit and not gathers_in_jit(slices, process_set.size()):
+        return _allreduce_table(slices, op, name, process_set)
     number = process_set.process_set_id
+    # The message of a mismatch shows the name.
+    name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
     values = _ops.allgather(slices.values, name + ".values", number)
     indices = _ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
     if op == Average:
@@ -214,7 +208,8 @@ def allreduce(
     Args:
       tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
         float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
-        rows may differ.
+        rows may differ. (Inside jit_compile=True the result has all ranks' rows, of which each
+        must have as many, or every row of the table where that is smaller.)
       average: old name: True is op=Average, False is op=Sum.
       device_dense: accepted for old scripts; the collective runs on the CPU.
       device_sparse: as device_dense.

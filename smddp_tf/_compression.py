@@ -127,6 +127,10 @@ class TopKCompressor:
         self.ratio = ratio
         self.kept: dict = {}  # key -> tf.Variable, float32
 
+    def __reduce__(self):
+        """A copy keeps nothing: what is kept belongs to this one's gradients."""
+        return TopKCompressor, (self.ratio,)
+
     def _kept(self, key, size: int):
         tf = _native.tensorflow()
         if key not in self.kept:

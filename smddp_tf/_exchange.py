@@ -8,6 +8,7 @@ import numbers
 from smddp_tf import _collectives, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression
 from smddp_tf._reduce_op import Average
+from smddp_tf._scaling import factor, scale_apart
 
 tf = _native.tensorflow()
 
@@ -114,12 +115,12 @@ def grouped_reducescatter(
         return _ops.reducescatter(group, op, prescale, postscale, name, set_id)
 
     for indices in by_dtype.values():
-        outputs = _collectives.scale_apart(
+        outputs = scale_apart(
             reduce,
             [packed[i][0] for i in indices],
             op,
-            _collectives.factor(prescale_factor),
-            _collectives.factor(postscale_factor),
+            factor(prescale_factor),
+            factor(postscale_factor),
             process_set.size(),
         )
         for i, output in zip(indices, outputs, strict=True):

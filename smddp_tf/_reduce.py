@@ -1,58 +1,12 @@
 """Gradients in, reduced gradients out: the plan is made, and its ops are emitted."""
 
-import dataclasses
 from collections.abc import Sequence
 
-from smddp_tf import _collectives, _config, _native, _ops, _order, _plan_ops, _runtime, _xla
-from smddp_tf._compression import Compression, check_compressor
+from smddp_tf import _collectives, _config, _native, _ops, _order, _plan_ops, _xla
+from smddp_tf._options import ReduceOptions
 from smddp_tf._plan import GradientSpec, make_plan, normal_name
-from smddp_tf._reduce_op import Average, Sum
 
 tf = _native.tensorflow()
-
-
-@dataclasses.dataclass(frozen=True)
-class ReduceOptions:
-    """How gradients are reduced; the arguments of DistributedGradientTape.
-
-    Raises:
-      ValueError: arguments that contradict each other.
-    """
-
-    op: int = Average
-    compression: type = Compression.none
-    sparse_as_dense: bool = False
-    gradient_predivide_factor: float = 1.0
-    num_groups: int = 0
-    groups: Sequence | None = None
-    name: str = "gradients"
-    process_set: _runtime.ProcessSet = _runtime.global_process_set
-    bucket_bytes: int = 0  # 0: the configured size
-
-    def __post_init__(self) -> None:
-        _collectives.resolve_op(None, self.op)
-        check_compressor(self.compression)
-        if self.gradient_predivide_factor != 1.0 and self.op != Average:
-            raise ValueError("gradient_predivide_factor needs op=Average")
-        if self.gradient_predivide_factor != 1.0 and hasattr(self.compression, "reduce"):
-            raise ValueError("gradient_predivide_factor does not go with this compression")
-        if self.gradient_predivide_factor <= 0:
-            raise ValueError(
-                f"gradient_predivide_factor={self.gradient_predivide_factor} is not > 0"
-            )
-        if self.bucket_bytes < 0:
-            raise ValueError(f"bucket_bytes={self.bucket_bytes} is negative")
-        if self.num_groups < 0:
-            raise ValueError(f"num_groups={self.num_groups} is negative")
-        if self.num_groups and self.groups is not None:
-            raise ValueError("give num_groups or groups, not both")
-
-    def scales(self) -> tuple:
-        """(op, prescale, postscale) of the collective."""
-        if self.gradient_predivide_factor == 1.0:
-            return self.op, 1.0, 1.0
-        factor = self.gradient_predivide_factor
-        return Sum, 1.0 / factor, factor / self.process_set.size()
 
 
 def source_name(source, index: int) -> str:
@@ -78,15 +32,11 @@ def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
     """`groups` as lists of indices: it holds lists of variables, of the sources."""
     if options.groups is None:
         return None
-    index = {id(source): i for i, source in enumerate(sources)}
-    groups = []
-    for group in options.groups:
-        members = []
-        for variable in group:
-            if id(variable) in index:
-                members.append(index[id(variable)])
-        groups.append(members)
-    return groups
+    index = {identity(source): i for i, source in enumerate(sources)}
+    return [
+        [index[identity(variable)] for variable in group if identity(variable) in index]
+        for group in options.groups
+    ]
 
 
 def _reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> list:
@@ -142,8 +92,6 @@ def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
     number = options.process_set.process_set_id
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
-        if spec.kind == "sparse":
-            _xla.refuse("reducing tf.IndexedSlices (pass sparse_as_dense=True, or know that it)")
         if spec.kind == "dense":
             by_dtype.setdefault(spec.dtype, []).append(i)
     for dtype, indices in by_dtype.items():
@@ -152,6 +100,22 @@ def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
         for i, output in zip(indices, outputs, strict=True):
             grads[i] = output
     return grads
+
+
+def _densified(slices, source, options: ReduceOptions):
+    """The gradient as a tensor, if it is to be reduced as one; else as it is.
+
+    XLA must know shapes: inside jit rows are gathered only if their number is known, and if that
+    moves less than the whole table would.
+    """
+    if not options.sparse_as_dense and not _xla.inside_jit():
+        return slices
+    shape = tf.TensorShape(getattr(source, "shape", None))
+    rows = shape[0] if shape.rank else None
+    ranks = options.process_set.size()
+    if not options.sparse_as_dense and _collectives.gathers_in_jit(slices, ranks, rows):
+        return slices
+    return tf.convert_to_tensor(slices)
 
 
 def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
@@ -171,12 +135,10 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     """
     if options.process_set.size() == 1:
         return list(grads)
-    options = dataclasses.replace(options, name=_order.site_name(options.name))
+    options = options.named(_order.site_name(options.name))
     grads = [
-        tf.convert_to_tensor(grad)
-        if options.sparse_as_dense and isinstance(grad, tf.IndexedSlices)
-        else grad
-        for grad in grads
+        _densified(grad, source, options) if isinstance(grad, tf.IndexedSlices) else grad
+        for grad, source in zip(grads, sources, strict=True)
     ]
     if _collectives.goes_by_itself(options.op, options.compression):
         return [

@@ -337,7 +337,8 @@ def check_process_set(process_set) -> int:
     return process_set.process_set_id
 
 
-def _set_of(process_set_id: int) -> ProcessSet:
+def set_of(process_set_id: int) -> ProcessSet:
+    """The set of that number. ValueError: it was removed."""
     process_set = _added_sets.get(process_set_id) if process_set_id else global_process_set
     if process_set is None:
         raise ValueError(f"process set {process_set_id} was removed")
@@ -350,7 +351,7 @@ def rank_in(process_set_id: int) -> int:
     Raises:
       ValueError: the set was removed.
     """
-    return _set_of(process_set_id).rank()
+    return set_of(process_set_id).rank()
 
 
 def size_of(process_set_id: int) -> int:
@@ -359,7 +360,7 @@ def size_of(process_set_id: int) -> int:
     Raises:
       ValueError: the set was removed.
     """
-    return _set_of(process_set_id).size()
+    return set_of(process_set_id).size()
 
 
 # How the library was built, for scripts that ask. MPI and the rest are opened at run time.

@@ -2,7 +2,7 @@
 
 import warnings
 
-from smddp_tf import _native, _reduce, _runtime
+from smddp_tf import _native, _options, _reduce, _runtime
 from smddp_tf._compression import Compression
 from smddp_tf._reduce_op import Average
 
@@ -145,7 +145,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
       gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
         this after it.
       num_groups: > 0: reduce in so many groups instead of buckets by size.
-      groups: a list of lists of variables that are reduced together.
+      groups: a list of lists of variables that are reduced together, or a number as num_groups.
       process_set: the ranks whose gradients are reduced; this rank must be one of them.
       scale_local_gradients: divide the gradients of registered local sources by size().
 
@@ -154,23 +154,25 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
 
     Raises:
       ValueError: before init(), or arguments that contradict each other.
+      TypeError: it is no tape, or an argument is of another type than it should be.
     """
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
     _runtime.check_process_set(process_set)
-    if isinstance(groups, int):
-        num_groups, groups = groups, None
-    options = _reduce.ReduceOptions(
+    options = _options.ReduceOptions(
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=float(gradient_predivide_factor),
+        gradient_predivide_factor=gradient_predivide_factor,
         num_groups=num_groups,
         groups=groups,
         name="DistributedGradientTape",
         process_set=process_set,
     )
     base = type(gradtape)
+    if not isinstance(gradtape, tf.GradientTape):
+        hint = "; make one: tf.GradientTape()" if isinstance(gradtape, type) else ""
+        raise TypeError(f"DistributedGradientTape takes a tf.GradientTape, not {gradtape!r}{hint}")
     if isinstance(gradtape, _Distribution):
         # Not a TypeError: it is a tape, and the fault is in the script's flow.
         raise ValueError(  # noqa: TRY004

@@ -116,13 +116,41 @@ def broadcast_global_variables(root_rank):
     )
 
 
+def _pickled(obj) -> tuple:
+    """(bytes, True), or the reason why obj cannot be pickled and False.
+
+    cloudpickle, where it is installed, takes what pickle does not: lambdas, local classes. It is
+    not asked first, because it would send classes of the script as copies of themselves.
+    """
+    try:
+        return pickle.dumps(obj), True
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    try:
+        import cloudpickle
+    except ImportError:
+        return f"{problem} (cloudpickle, if it is installed, may take it)".encode(), False
+    try:
+        return cloudpickle.dumps(obj), True
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".encode(), False
+
+
+def _refuse_unpickled(reasons: dict) -> None:
+    """Raises, on all ranks, for the ranks whose object could not be pickled."""
+    if reasons:
+        text = "; ".join(f"rank {rank}: {reason.decode()}" for rank, reason in reasons.items())
+        raise pickle.PicklingError(f"an object cannot be pickled, so no rank gets it: {text}")
+
+
 def broadcast_object(
     obj, root_rank=0, session=None, name=None, process_set=_runtime.global_process_set
 ):
     """Gives every rank the root's Python object.
 
     Args:
-      obj: anything that pickle takes; only the root's is looked at.
+      obj: anything that pickle takes, or cloudpickle if that is installed; only the root's is
+        looked at.
       root_rank: the rank whose object all get: its number in the job, not in the set.
       session: accepted for old scripts.
       name: for messages; must be the same on all ranks.
@@ -130,6 +158,9 @@ def broadcast_object(
 
     Returns:
       The root's object (on the root, obj itself).
+
+    Raises:
+      pickle.PicklingError: the root's object cannot be pickled; on all ranks.
     """
     del session
     _runtime.check_process_set(process_set)
@@ -137,12 +168,15 @@ def broadcast_object(
     if process_set.size() == 1:
         return obj
     name = name or _order.site_name("broadcast_object")
-    own = pickle.dumps(obj) if _runtime.rank() == root_rank else b""
-    size = tf.constant(len(own), tf.int64)
+    is_root = _runtime.rank() == root_rank
+    own, fine = _pickled(obj) if is_root else (b"", True)
+    size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: the reason's
     length = int(_collectives.broadcast(size, root_rank, name + ".size", process_set=process_set))
-    data = tf.io.decode_raw(own, tf.uint8) if own else tf.zeros([length], tf.uint8)
+    data = tf.io.decode_raw(own, tf.uint8) if is_root else tf.zeros([abs(length)], tf.uint8)
     received = _collectives.broadcast(data, root_rank, name, process_set=process_set)
-    return obj if _runtime.rank() == root_rank else pickle.loads(received.numpy().tobytes())
+    if length < 0:
+        _refuse_unpickled({root_rank: received.numpy().tobytes()})
+    return obj if is_root else pickle.loads(received.numpy().tobytes())
 
 
 def broadcast_object_fn(
@@ -157,18 +191,28 @@ def broadcast_object_fn(
 
 
 def allgather_object(obj, session=None, name=None, process_set=_runtime.global_process_set):
-    """Returns the list of the set's objects, in rank order. Each must be what pickle takes."""
+    """Returns the list of the set's objects, in rank order.
+
+    Each must be what pickle takes, or cloudpickle if that is installed.
+
+    Raises:
+      pickle.PicklingError: a rank's object cannot be pickled; on all ranks.
+    """
     del session
     _runtime.check_process_set(process_set)
     if process_set.size() == 1:
         return [obj]
     name = name or _order.site_name("allgather_object")
-    own = tf.io.decode_raw(pickle.dumps(obj), tf.uint8)
-    own_size = tf.shape(own, out_type=tf.int64)
-    sizes = _collectives.allgather(own_size, name + ".sizes", process_set=process_set)
+    own, fine = _pickled(obj)
+    size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: the reason's
+    sizes = _collectives.allgather(size, name + ".sizes", process_set=process_set)
+    own = tf.io.decode_raw(own, tf.uint8)
     data = _collectives.allgather(own, name, process_set=process_set).numpy().tobytes()
-    objects, at = [], 0
-    for size in sizes.numpy():
-        objects.append(pickle.loads(data[at : at + int(size)]))
-        at += int(size)
-    return objects
+    parts, reasons, at = [], {}, 0
+    for rank, size in zip(process_set.ranks, sizes.numpy(), strict=False):
+        parts.append(data[at : at + abs(size)])
+        at += abs(int(size))
+        if size < 0:
+            reasons[rank] = parts[-1]
+    _refuse_unpickled(reasons)
+    return [pickle.loads(part) for part in parts]

@@ -1,9 +1,10 @@
 """How one optimizer's gradients are reduced, whatever Keras the optimizer is from."""
 
 import contextlib
+import dataclasses
 import warnings
 
-from smddp_tf import _reduce
+from smddp_tf import _options, _reduce, _runtime
 
 ATTRIBUTE = "_smddp_distribution"
 
@@ -12,7 +13,7 @@ class Distribution:
     """The state that DistributedOptimizer adds to an optimizer.
 
     Args:
-      options: a _reduce.ReduceOptions.
+      options: a _options.ReduceOptions.
       passes: backward passes per update; their gradients are summed before they are reduced.
       average_passes: divide that sum by the number of passes.
       scale_local: divide gradients of local variables by the number of ranks.
@@ -27,14 +28,45 @@ class Distribution:
         self._reduced = False
         self._warned = False
 
-    def fresh(self) -> "Distribution":
-        """One like this, for a copy of the optimizer; local variables are to be named anew."""
-        return Distribution(
+    def shared(self) -> "Distribution":
+        """One like this, for another optimizer of the same variables."""
+        copied = Distribution(
             self.options,
             passes=self.passes,
             average_passes=self.average_passes,
             scale_local=self.scale_local,
         )
+        copied._local = set(self._local)
+        return copied
+
+    def __reduce__(self):
+        """For optimizers that are pickled or deep-copied: what names variables stays behind."""
+        if self._local:
+            warnings.warn(
+                "a copy of an optimizer that has local variables reduces their gradients too, "
+                "until it is told with register_local_var() which of its variables are local",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        options = {
+            field.name: getattr(self.options, field.name)
+            for field in dataclasses.fields(self.options)
+        }
+        options["groups"] = None  # buckets by size are as right
+        options["process_set"] = self.options.process_set.process_set_id
+        return _restored, (options, self.passes, self.average_passes, self.scale_local)
+
+    def description(self) -> dict:
+        """What must be equal on all ranks, in words: argument -> value."""
+        return self.options.description() | {
+            "backward_passes_per_step": str(self.passes),
+            "average_aggregated_gradients": str(bool(self.average_passes)),
+            "scale_local_gradients": str(bool(self.scale_local)),
+        }
+
+    def is_local(self, variable) -> bool:
+        """Whether this variable's gradients stay local."""
+        return _reduce.identity(variable) in self._local
 
     def register_local_var(self, variable) -> None:
         """This variable's gradients stay local."""
@@ -78,6 +110,16 @@ class Distribution:
             RuntimeWarning,
             stacklevel=3,
         )
+
+
+def _restored(options: dict, passes, average_passes, scale_local) -> Distribution:
+    options["process_set"] = _runtime.set_of(options["process_set"])
+    return Distribution(
+        _options.ReduceOptions(**options),
+        passes=passes,
+        average_passes=average_passes,
+        scale_local=scale_local,
+    )
 
 
 class Hook:

@@ -12,7 +12,6 @@ is made after we were called, its class is hooked; it minds wrapped optimizers o
 """
 
 import functools
-import pickle
 
 from smddp_tf import _collectives, _native
 from smddp_tf._reduce_op import Min
@@ -61,25 +60,13 @@ class _ClipGradients(Hook):
         return self.original(grads)
 
 
-class _DeepCopy(Hook):
-    """Keras 3 copies optimizers by saving them, which would leave a copy that reduces nothing."""
-
-    def __call__(self, memo):
-        del memo
-        copied = pickle.loads(pickle.dumps(self.optimizer))
-        _set_hooks(copied, self.distribution.fresh())
-        return copied
-
-
 def _set_hooks(optimizer, distribution) -> None:
     for method, hook in {
         "apply": _Apply,
         "_backend_apply_gradients": _BackendApplyGradients,
         "_clip_gradients": _ClipGradients,
-        "__deepcopy__": _DeepCopy,
     }.items():
         setattr(optimizer, method, hook(method, optimizer, distribution))
-    setattr(optimizer, _distribution.ATTRIBUTE, distribution)
 
 
 def _hook_loss_scaling(kind: type) -> None:
@@ -126,18 +113,19 @@ def install(optimizer, distribution) -> None:
     """Makes the optimizer reduce its gradients.
 
     Raises:
-      ValueError: backward_passes_per_step that comes too late, or twice.
+      ValueError: backward_passes_per_step that comes too late, or is another number than
+        gradient_accumulation_steps.
     """
     import keras
 
     if distribution.passes > 1:
-        if _accumulates(optimizer):
+        steps = optimizer.gradient_accumulation_steps
+        if steps and steps != distribution.passes:
             raise ValueError(
                 f"backward_passes_per_step={distribution.passes} was given for an optimizer that "
-                f"has gradient_accumulation_steps={optimizer.gradient_accumulation_steps}; they "
-                "mean the same, so give one of them"
+                f"has gradient_accumulation_steps={steps}; they mean the same"
             )
-        if optimizer.built:
+        if optimizer.built and not steps:
             raise ValueError(
                 "backward_passes_per_step must be given before the optimizer is built (used for "
                 "the first time); wrap it when it is made"

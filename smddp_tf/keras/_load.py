@@ -2,6 +2,7 @@
 
 from smddp_tf import _native, _runtime
 from smddp_tf._compression import Compression
+from smddp_tf.keras import _distribution, _hooks
 from smddp_tf.keras._optimizer import DistributedOptimizer
 
 tf = _native.tensorflow()
@@ -13,6 +14,8 @@ def load_model(
     custom_objects=None,
     compression=Compression.none,
     legacy_opts=False,
+    compile=True,
+    safe_mode=True,
     **options,
 ):
     """Loads a model and makes its optimizer distributed; iterations, slots and rate are kept.
@@ -23,10 +26,13 @@ def load_model(
       custom_objects: a dict of further classes and functions that the file names.
       compression: as for DistributedOptimizer.
       legacy_opts: accepted for old scripts; both styles of optimizer are recognised.
-      **options: further arguments of DistributedOptimizer.
+      compile: False: the model alone, which has no optimizer.
+      safe_mode: False: also what runs code when it is loaded (Lambda layers), as in Keras.
+      **options: further arguments of DistributedOptimizer. The file has backward_passes_per_step
+        and average_aggregated_gradients; give them to change them (Keras 3 keeps the number).
 
     Returns:
-      The compiled model.
+      The model, compiled unless compile=False.
 
     Raises:
       ValueError: before init(), or the file has no optimizer.
@@ -35,11 +41,17 @@ def load_model(
     _runtime.size()
     objects = {kind.__name__: kind for kind in custom_optimizers or []}
     objects.update(custom_objects or {})
-    model = tf.keras.models.load_model(filepath, custom_objects=objects or None)
+    model = tf.keras.models.load_model(
+        filepath, custom_objects=objects or None, compile=compile, safe_mode=safe_mode
+    )
+    if not compile:
+        return model
     if getattr(model, "optimizer", None) is None:
         raise ValueError(
             f"{filepath} was saved without an optimizer (not compiled, or weights only); load it "
             "with tf.keras and compile it with hvd.DistributedOptimizer(...)"
         )
+    if "backward_passes_per_step" in options:
+        _hooks.take_saved_passes(_distribution.innermost(model.optimizer))
     DistributedOptimizer(model.optimizer, compression=compression, **options)
     return model

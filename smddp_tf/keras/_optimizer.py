@@ -2,10 +2,10 @@
 
 import warnings
 
-from smddp_tf import _reduce, _runtime
+from smddp_tf import _options, _runtime
 from smddp_tf._compression import Compression
 from smddp_tf._reduce_op import Average
-from smddp_tf.keras import _distribution, _keras2, _keras3, _v1
+from smddp_tf.keras import _distribution, _hooks, _traced
 
 # Arguments that scripts bring from elsewhere, and where they belong.
 _ELSEWHERE = {
@@ -29,6 +29,25 @@ def refuse_unknown(unknown) -> None:
     for name in unknown:
         where = f": it belongs {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
         raise TypeError(f"DistributedOptimizer takes no argument {name!r}{where}")
+
+
+def _check_is_object(optimizer):
+    """The optimizer.
+
+    Raises:
+      TypeError: it is none, or a class.
+    """
+    if isinstance(optimizer, type):
+        raise TypeError(
+            f"DistributedOptimizer got the class {optimizer.__name__}; give it an object: "
+            f"DistributedOptimizer({optimizer.__name__}(...))"
+        )
+    if _hooks.kind_of(_distribution.innermost(optimizer)) is None:
+        raise TypeError(
+            f"DistributedOptimizer got {optimizer!r}; it takes an optimizer object of Keras 3, "
+            "tf_keras, Keras 2, TensorFlow Addons or tf.compat.v1.train"
+        )
+    return optimizer
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -64,7 +83,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         this after it.
       op: Average (the default), Sum, Adasum, Min, Max or Product.
       backward_passes_per_step: gradients of so many calls are added up, and reduced and applied
-        once. In Keras 3 this sets gradient_accumulation_steps.
+        once. In Keras 3 this sets gradient_accumulation_steps. An optimizer that comes from a file
+        or configuration of one that had it (see load_model) has it again.
       average_aggregated_gradients: divide that sum by backward_passes_per_step.
       num_groups: > 0: reduce in so many groups instead of buckets by size.
       groups: a list of lists of variables that are reduced together, or a number as num_groups.
@@ -77,53 +97,48 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Returns:
       The same object. Its class, configuration, slots and saved files are what they were, so a
-      model saved with it loads without this library.
+      model saved with it loads without this library. If it has trained already, the models that
+      have it trace their train step anew, and a RuntimeWarning names other functions that were
+      traced with it.
 
     Raises:
-      TypeError: it is no optimizer, or an argument is unknown.
+      TypeError: it is no optimizer or a class, or an argument is unknown or of another type than
+        it should be.
       ValueError: before init(), it is wrapped already, or arguments contradict each other.
     """
     refuse_unknown(unknown)
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
     _runtime.check_process_set(process_set)
-    if isinstance(groups, int):
-        num_groups, groups = groups, None
-    if int(backward_passes_per_step) < 1:
-        raise ValueError(f"backward_passes_per_step={backward_passes_per_step} is not >= 1")
-    target = _distribution.innermost(optimizer)
+    passes = _options.whole_number("backward_passes_per_step", backward_passes_per_step, 1)
+    target = _distribution.innermost(_check_is_object(optimizer))
     if _distribution.of(target) is not None:
         raise ValueError(
             "this optimizer is distributed already; its gradients would be reduced twice. Wrap it "
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
-    kinds = [kind for kind in (_v1, _keras3, _keras2) if kind.fits(target)]
-    if not kinds:
-        raise TypeError(
-            f"DistributedOptimizer got {optimizer!r}; it takes an optimizer object of Keras 3, "
-            "tf_keras, Keras 2, TensorFlow Addons or tf.compat.v1.train"
-        )
-    options = _reduce.ReduceOptions(
+    options = _options.ReduceOptions(
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=float(gradient_predivide_factor),
+        gradient_predivide_factor=gradient_predivide_factor,
         num_groups=num_groups,
         groups=groups,
         name=name or f"Distributed{type(target).__name__}",
         process_set=process_set,
-        bucket_bytes=int(bucket_bytes),
+        bucket_bytes=bucket_bytes,
     )
+    saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
+    if saved is not None and passes == 1:
+        passes, average_passes = saved[0], average_passes or saved[1]
     distribution = _distribution.Distribution(
         options,
-        passes=int(backward_passes_per_step),
-        average_passes=average_aggregated_gradients,
+        passes=passes,
+        average_passes=average_passes,
         scale_local=scale_local_gradients,
     )
-    kinds[0].install(target, distribution)
-    setattr(target, _distribution.ATTRIBUTE, distribution)
-    for wrapped in {id(optimizer): optimizer, id(target): target}.values():
-        wrapped.register_local_var = distribution.register_local_var
+    _traced.forget(target)
+    _hooks.attach(optimizer, distribution)
     return optimizer
 
 
@@ -131,11 +146,14 @@ def built_layers(layers) -> list:
     """A layer or a list of them, as a list.
 
     Raises:
+      TypeError: something else is among them.
       ValueError: a layer has no variables yet.
     """
     layers = [] if layers is None else layers
     layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
     for layer in layers:
+        if not hasattr(layer, "trainable_weights"):
+            raise TypeError(f"local_layers has {layer!r}, which is no Keras layer")
         if not layer.trainable_weights:
             raise ValueError(
                 f"local layer {layer.name!r} has no trainable weights yet; build the model first"

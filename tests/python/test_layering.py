@@ -20,13 +20,13 @@ PURE = {"errors", "_version", "_config", "_plan", "_agreement", "_reduce_op"}
 LEVELS = [
     PURE | {"timeline"},  # which needs matplotlib to draw
     {"_native"},
-    {"_runtime", "_compression", "_queries", "_tracing", "_adasum"},
+    {"_runtime", "_compression", "_queries", "_tracing", "_adasum", "_scaling"},
     {"_order"},
     {"_xla"},
     {"_ops"},
     {"_collectives", "_plan_ops"},
-    {"_variables", "_reduce", "_exchange"},
-    {"_tape"},
+    {"_variables", "_reduce", "_options", "_exchange"},
+    {"_tape", "_equality"},
     {"__init__"},
     {"keras"},
     {"compat", "__main__"},
