@@ -30,18 +30,17 @@ def _python_of(version: str) -> str:
     return str(launcher.ROOT / f".venv-{version}/bin/python")
 
 
-# The newest and the oldest; or those that `make test-all` names, from between.
+ALL_PYTHONS = {"tf2.21": sys.executable, "tf2.15": _python_of("2.15")}
+# The newest and the oldest; or those from between that `make test-all` names.
 BETWEEN = os.environ.get("SMDDP_TEST_TENSORFLOWS", "").split()
-PYTHONS = {f"tf{version}": _python_of(version) for version in BETWEEN} or {
-    "tf2.21": sys.executable,
-    "tf2.15": _python_of("2.15"),
-}
+PYTHONS = {f"tf{version}": _python_of(version) for version in BETWEEN} or dict(ALL_PYTHONS)
+ALL_PYTHONS.update(PYTHONS)
 
 
 @pytest.fixture(params=list(PYTHONS))
 def python(request):
     """The Python of each TensorFlow that the project is tested on."""
-    path = PYTHONS[request.param]
+    path = ALL_PYTHONS[request.param]
     reason = _why_not(path)
     if reason:
         pytest.skip(f"{request.param} is not here: {reason}")
@@ -88,7 +87,7 @@ keras = tf.keras
 
     def __init__(self, name, tmp_path, shared_jobs):
         python, self.env = KERASES[name]
-        self.name, self.python, self.tmp_path = name, PYTHONS[python], tmp_path
+        self.name, self.python, self.tmp_path = name, ALL_PYTHONS[python], tmp_path
         self.shared_jobs = shared_jobs
 
     def why_not(self, modules) -> str:
