@@ -176,22 +176,12 @@ def legacy(kind, *args, **options):
 
 MODES = {
     "graph": Mode(),
-    "run_eagerly": Mode(run_eagerly=True),
-    "jit": Mode(jit_compile=True),
     "steps_per_execution": Mode(steps_per_execution=3),
     "clipnorm": Mode(lambda: sgd(clipnorm=0.05)),
     "clipvalue": Mode(lambda: sgd(clipvalue=0.01)),
-    "global_clipnorm": Mode(lambda: sgd(global_clipnorm=0.05)),
     "adam and a schedule": Mode(
         lambda: keras.optimizers.Adam(schedule()), tolerance=ADAM_TOLERANCE
     ),
-    "adamw with averages": Mode(
-        lambda: keras.optimizers.AdamW(
-            0.01, weight_decay=0.02, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4
-        ),
-        tolerance=ADAM_TOLERANCE,
-    ),
-    "built by the first batch, own train_step": Mode(model=Deferred),
     "shared and frozen layers": Mode(model=shared_and_frozen_model),
     "two outputs": Mode(model=two_outputs_model, targets=2),
     "sparse": Mode(model=embedding_model, inputs=IDS),
@@ -206,13 +196,6 @@ MODES = {
     "groups and predivide": Mode(distribute={"groups": 2, "gradient_predivide_factor": 2.0}),
     # bfloat16 keeps 8 bits: a relative error of 2^-9 in each of 12 updates of at most 0.1.
     "compression": Mode(tolerance=5e-3, distribute={"compression": hvd.Compression.bf16}),
-    "mixed_bfloat16": Mode(policy="mixed_bfloat16", tolerance=5e-3),
-    # float16 keeps 11 bits.
-    "mixed_float16": Mode(policy="mixed_float16", tolerance=1e-3),
-    "two passes an update, averaged": Mode(
-        joined=2,
-        distribute={"backward_passes_per_step": 2, "average_aggregated_gradients": True},
-    ),
     "two passes an update, summed": Mode(
         lambda: keras.optimizers.SGD(0.05, momentum=0.5),
         reference=sgd,

@@ -6,13 +6,13 @@ import launcher
 
 
 def test_every_mode_equals_one_process(keras_job):
-    """The equality test of keras_modes.py, on 2 ranks."""
+    """The equality test of keras_modes.py, on 2 ranks; equality.py has further features."""
     body = """
     import keras_modes
     report(differences=keras_modes.run())
     """
     results = keras_job(body, 2, timeout=240).check(2)
-    assert len(results[0]["differences"]) >= 24
+    assert len(results[0]["differences"]) >= 16
 
 
 def test_modes_on_three_ranks(keras3_job):
