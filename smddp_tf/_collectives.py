@@ -5,10 +5,16 @@ thing, ``tf.errors.FailedPreconditionError`` is raised on all of them, with what
 job can catch it and go on.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+
 from smddp_tf import _adasum, _native, _ops, _order, _runtime, _xla
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._reduce_op import Adasum, Average, ReduceOp, Sum
+from smddp_tf._runtime import ProcessSet
 from smddp_tf._scaling import factor, scale_apart, scaled
+from smddp_tf._types import Compressor, TensorLike
 
 tf = _native.tensorflow()
 
@@ -191,17 +197,17 @@ def allreduce_slices(slices, op: int, name: str, process_set):
 
 
 def allreduce(
-    tensor,
-    average=None,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    name=None,
-    process_set=_runtime.global_process_set,
-    ignore_name_scope=False,
+    tensor: TensorLike,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    ignore_name_scope: bool = False,
 ):
     """Reduces a tensor over all ranks; every rank gets the result.
 
@@ -254,17 +260,17 @@ def allreduce(
 
 
 def grouped_allreduce(
-    tensors,
-    average=None,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=_runtime.global_process_set,
-    ignore_name_scope=False,
-    name=None,
+    tensors: Sequence[TensorLike],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = _runtime.global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
 ):
     """Reduces a list of tensors together: one op for each dtype among them.
 
@@ -316,7 +322,12 @@ def grouped_allreduce(
     return results
 
 
-def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.global_process_set):
+def allgather(
+    tensor: TensorLike,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
+):
     """Joins the ranks' tensors along their first dimension, in rank order.
 
     Args:
@@ -342,11 +353,11 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_runtime.g
 
 
 def broadcast(
-    tensor,
-    root_rank,
-    name=None,
-    ignore_name_scope=False,
-    process_set=_runtime.global_process_set,
+    tensor: TensorLike,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Gives every rank the root's tensor.
 
@@ -375,7 +386,7 @@ def broadcast(
     return _ops.broadcast([tensor], root_rank, name, process_set.process_set_id)[0]
 
 
-def barrier(process_set=_runtime.global_process_set, name=None):
+def barrier(process_set: ProcessSet = _runtime.global_process_set, name: str | None = None):
     """Returns when every rank of the set has called it."""
     number = _runtime.check_process_set(process_set)
     if process_set.size() == 1:

@@ -3,18 +3,26 @@
 As those of _collectives.py they run in program order, and disagreement is an error on all ranks.
 """
 
+from __future__ import annotations
+
 import numbers
+from collections.abc import Sequence
 
 from smddp_tf import _collectives, _native, _ops, _order, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average
+from smddp_tf._reduce_op import Average, ReduceOp
+from smddp_tf._runtime import ProcessSet
 from smddp_tf._scaling import factor, scale_apart
+from smddp_tf._types import Compressor, TensorLike
 
 tf = _native.tensorflow()
 
 
 def grouped_allgather(
-    tensors, name=None, ignore_name_scope=False, process_set=_runtime.global_process_set
+    tensors: Sequence[TensorLike],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Joins each tensor of a list along its first dimension; see allgather().
 
@@ -30,11 +38,11 @@ def grouped_allgather(
 
 
 def alltoall(
-    tensor,
-    splits=None,
-    name=None,
-    ignore_name_scope=False,
-    process_set=_runtime.global_process_set,
+    tensor: TensorLike,
+    splits: TensorLike | None = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Sends rows of a tensor to every rank, and receives rows from every rank.
 
@@ -78,15 +86,15 @@ def alltoall(
 
 
 def grouped_reducescatter(
-    tensors,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    op=Average,
-    process_set=_runtime.global_process_set,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    name=None,
+    tensors: Sequence[TensorLike],
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = Average,
+    process_set: ProcessSet = _runtime.global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
 ):
     """Reduces a list of tensors together: one op for each dtype among them.
 
@@ -141,15 +149,15 @@ def _check_scatter(tensor):
 
 
 def reducescatter(
-    tensor,
-    device_dense="",
-    compression=Compression.none,
-    op=Average,
-    name=None,
-    process_set=_runtime.global_process_set,
-    ignore_name_scope=False,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
+    tensor: TensorLike,
+    device_dense: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = Average,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
 ):
     """Reduces a tensor over all ranks; every rank gets some of the result's rows.
 

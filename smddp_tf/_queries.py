@@ -5,6 +5,8 @@ tf.errors.FailedPreconditionError when they run before init(), and tf.errors.Inv
 for a process set that is not there.
 """
 
+from __future__ import annotations
+
 from smddp_tf import _native
 
 tf = _native.tensorflow()
@@ -19,27 +21,27 @@ def _query(query: int, process_set_id: int, name):
     return answer
 
 
-def rank_op(name=None):
+def rank_op(name: str | None = None):
     """This process's number in the job."""
     return _query(_RANK, 0, name)
 
 
-def size_op(process_set_id=0, name=None):
+def size_op(process_set_id: int = 0, name: str | None = None):
     """The number of ranks in the job, or in the process set of that number."""
     return _query(_SIZE, process_set_id, name)
 
 
-def local_rank_op(name=None):
+def local_rank_op(name: str | None = None):
     """This process's number among the ranks that share memory with it."""
     return _query(_LOCAL_RANK, 0, name)
 
 
-def local_size_op(name=None):
+def local_size_op(name: str | None = None):
     """The number of ranks that share memory with this one."""
     return _query(_LOCAL_SIZE, 0, name)
 
 
-def process_set_included_op(process_set_id=0, name=None):
+def process_set_included_op(process_set_id: int = 0, name: str | None = None):
     """1 if this process is in the process set of that number, else 0."""
     return _query(_INCLUDED, process_set_id, name)
 

@@ -1,11 +1,15 @@
 """The job: init, shutdown, process sets, and who and where this rank is."""
 
+from __future__ import annotations
+
 import atexit
 import ctypes
 import json
 import operator
 import sys
 import threading
+from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf import _agreement, _native
 from smddp_tf.errors import InitError, JobError, NotInitializedError
@@ -38,7 +42,7 @@ def _install_exit_hooks() -> None:
         atexit.register(shutdown)
 
 
-def init(comm=None, process_sets=None) -> None:
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Connects this process with the other ranks of the job. May be called again; nothing happens.
 
     Launched by mpirun, the job has its ranks; otherwise it has one, and every collective is the
@@ -178,7 +182,7 @@ class ProcessSet:
     process_set_id = None
     ranks = None
 
-    def __init__(self, ranks_or_comm) -> None:
+    def __init__(self, ranks_or_comm: Any) -> None:
         self.ranks = sorted(_ranks_of(ranks_or_comm))
 
     def __repr__(self) -> str:
@@ -255,7 +259,7 @@ def _check(code: int) -> None:
         raise JobError(_native.last_error())
 
 
-def add_process_set(process_set) -> ProcessSet:
+def add_process_set(process_set: ProcessSet) -> ProcessSet:
     """Adds a process set to the job. Every rank of the job calls it, in the set or not.
 
     Takes staging memory on the ranks of the set, until it is removed (stats()["staging_bytes"]).
@@ -286,7 +290,7 @@ def add_process_set(process_set) -> ProcessSet:
     return process_set
 
 
-def remove_process_set(process_set) -> bool:
+def remove_process_set(process_set: ProcessSet) -> bool:
     """Removes a process set and frees its memory. Every rank of the job calls it.
 
     Args:

@@ -1,10 +1,15 @@
 """DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks together."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Sequence
 
 from smddp_tf import _native, _options, _reduce, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average
+from smddp_tf._reduce_op import Average, ReduceOp
+from smddp_tf._runtime import ProcessSet
+from smddp_tf._types import Compressor, GradientTape
 
 tf = _native.tensorflow()
 
@@ -120,17 +125,17 @@ class _Distribution:
 
 
 def DistributedGradientTape(  # noqa: N802 - Horovod's name
-    gradtape,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    sparse_as_dense=False,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    num_groups=0,
-    groups=None,
-    process_set=_runtime.global_process_set,
-    scale_local_gradients=True,
+    gradtape: GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp | int | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    scale_local_gradients: bool = True,
 ):
     """Wraps a tf.GradientTape, before or after it recorded.
 

@@ -1,11 +1,13 @@
 """Starts and stops the timeline; smddp_tf.timeline reads what it wrote."""
 
+from __future__ import annotations
+
 import os
 
 from smddp_tf import _native, _runtime
 
 
-def start_timeline(file_path, mark_cycles=False) -> None:
+def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> None:
     """Starts to write a Chrome trace of this rank's collectives, which Perfetto opens.
 
     ``python -m smddp_tf.timeline`` joins the files of all ranks and says who waited for whom.

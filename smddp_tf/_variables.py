@@ -1,8 +1,14 @@
 """Variables and Python objects from one rank to all."""
 
+from __future__ import annotations
+
 import pickle
+from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf import _collectives, _native, _ops, _order, _runtime
+from smddp_tf._runtime import ProcessSet
+from smddp_tf._types import Variable
 
 tf = _native.tensorflow()
 
@@ -42,7 +48,12 @@ def _own_seed(variable, state, root_rank: int):
     return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
 
 
-def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_process_set):
+def broadcast_(
+    variables: Iterable[Variable],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+):
     """Assigns the root's values to the variables of every rank, in place.
 
     Seeds of Keras 3's dropout and the like (SeedGenerator) and states of tf.random.Generator get
@@ -86,7 +97,10 @@ def broadcast_(variables, root_rank, name=None, process_set=_runtime.global_proc
 
 
 def broadcast_variables(
-    variables, root_rank, process_set=_runtime.global_process_set, inplace=False
+    variables: Iterable[Variable],
+    root_rank: int,
+    process_set: ProcessSet = _runtime.global_process_set,
+    inplace: bool = False,
 ):
     """Assigns the root's values to the variables of every rank; see broadcast_().
 
@@ -96,7 +110,7 @@ def broadcast_variables(
     return broadcast_(variables, root_rank, process_set=process_set)
 
 
-def broadcast_global_variables(root_rank):
+def broadcast_global_variables(root_rank: int):
     """Broadcasts all global variables of the default TF1 graph.
 
     Raises:
@@ -144,7 +158,11 @@ def _refuse_unpickled(reasons: dict) -> None:
 
 
 def broadcast_object(
-    obj, root_rank=0, session=None, name=None, process_set=_runtime.global_process_set
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Gives every rank the root's Python object.
 
@@ -180,7 +198,10 @@ def broadcast_object(
 
 
 def broadcast_object_fn(
-    root_rank=0, session=None, name=None, process_set=_runtime.global_process_set
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Returns a function of one argument: broadcast_object with these arguments."""
 
@@ -190,7 +211,12 @@ def broadcast_object_fn(
     return call
 
 
-def allgather_object(obj, session=None, name=None, process_set=_runtime.global_process_set):
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+):
     """Returns the list of the set's objects, in rank order.
 
     Each must be what pickle takes, or cloudpickle if that is installed.

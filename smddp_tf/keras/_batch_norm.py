@@ -1,7 +1,12 @@
 """Batch normalization's moving statistics, which each rank gathers on its own batches."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Average
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
 tf = _native.tensorflow()
@@ -20,7 +25,7 @@ def _moving_statistics(model) -> list:
     return [variable for variable in found if variable is not None]
 
 
-def average_batch_normalization(model, process_set=_runtime.global_process_set):
+def average_batch_normalization(model: Any, process_set: ProcessSet = _runtime.global_process_set):
     """Makes the moving means and variances of BatchNormalization layers the ranks' averages.
 
     Each rank's are those of its own batches, so without this the ranks' models differ a little in

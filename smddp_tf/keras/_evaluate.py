@@ -1,8 +1,13 @@
 """evaluate() and predict() that share the work among ranks and give all the same answer."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 
 from smddp_tf import _native, _runtime, _variables
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras import _metrics, _shard, _shard_sequence
 
 tf = _native.tensorflow()
@@ -70,15 +75,15 @@ def _arguments(x, y, sample_weight):
 
 
 def evaluate(
-    model,
-    x,
-    y=None,
-    sample_weight=None,
-    batch_size=None,
-    return_dict=False,
-    sharded=False,
-    process_set=_runtime.global_process_set,
-    **options,
+    model: Any,
+    x: Any,
+    y: Any = None,
+    sample_weight: Any = None,
+    batch_size: int = None,
+    return_dict: bool = False,
+    sharded: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
+    **options: Any,
 ):
     """model.evaluate() with the work divided among ranks; all get the answer of all data.
 
@@ -133,12 +138,12 @@ def _in_order(model, logs: dict):
 
 
 def predict(
-    model,
-    x,
-    batch_size=None,
-    sharded=False,
-    process_set=_runtime.global_process_set,
-    **options,
+    model: Any,
+    x: Any,
+    batch_size: int = None,
+    sharded: bool = False,
+    process_set: ProcessSet = _runtime.global_process_set,
+    **options: Any,
 ):
     """model.predict() with the work divided among ranks; all get the predictions of all data.
 

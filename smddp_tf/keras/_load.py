@@ -1,7 +1,14 @@
 """load_model: a saved model whose optimizer goes on distributed."""
 
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
 from smddp_tf import _native, _runtime
 from smddp_tf._compression import Compression
+from smddp_tf._types import Compressor
 from smddp_tf.keras import _distribution, _hooks
 from smddp_tf.keras._optimizer import DistributedOptimizer
 
@@ -9,14 +16,14 @@ tf = _native.tensorflow()
 
 
 def load_model(
-    filepath,
-    custom_optimizers=None,
-    custom_objects=None,
-    compression=Compression.none,
-    legacy_opts=False,
-    compile=True,
-    safe_mode=True,
-    **options,
+    filepath: str | os.PathLike,
+    custom_optimizers: Iterable[type] | None = None,
+    custom_objects: dict | None = None,
+    compression: Compressor = Compression.none,
+    legacy_opts: bool = False,
+    compile: bool = True,
+    safe_mode: bool = True,
+    **options: Any,
 ):
     """Loads a model and makes its optimizer distributed; iterations, slots and rate are kept.
 

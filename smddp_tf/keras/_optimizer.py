@@ -1,10 +1,16 @@
 """DistributedOptimizer: any TensorFlow optimizer, its gradients those of all ranks together."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf import _options, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average
+from smddp_tf._reduce_op import Average, ReduceOp
+from smddp_tf._runtime import ProcessSet
+from smddp_tf._types import Compressor
 from smddp_tf.keras import _distribution, _hooks, _traced
 
 # Arguments that scripts bring from elsewhere, and where they belong.
@@ -51,22 +57,22 @@ def _check_is_object(optimizer):
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
-    optimizer,
-    name=None,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    sparse_as_dense=False,
-    gradient_predivide_factor=1.0,
-    op=Average,
-    backward_passes_per_step=1,
-    average_aggregated_gradients=False,
-    num_groups=0,
-    groups=None,
-    process_set=_runtime.global_process_set,
-    scale_local_gradients=True,
-    bucket_bytes=0,
-    **unknown,
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: ReduceOp | int | None = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    scale_local_gradients: bool = True,
+    bucket_bytes: int = 0,
+    **unknown: Any,
 ):
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
 
@@ -162,7 +168,11 @@ def built_layers(layers) -> list:
 
 
 def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
-    optimizer, *args, local_layers=None, scale_local_gradients=True, **kwargs
+    optimizer: Any,
+    *args: Any,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+    **kwargs: Any,
 ):
     """DistributedOptimizer, but the gradients of some layers stay local.
 

@@ -1,11 +1,15 @@
 """shard(): this rank's part of the data, with the same number of steps on all ranks."""
 
+from __future__ import annotations
+
 import inspect
 import numbers
+from typing import Any
 
 import numpy as np
 
 from smddp_tf import _native, _runtime
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras import _shard_dataset, _shard_sequence
 
 tf = _native.tensorflow()
@@ -14,12 +18,12 @@ _UNEVEN = ("drop", "repeat")
 
 
 def shard(
-    data,
-    uneven="drop",
-    process_set=_runtime.global_process_set,
-    shuffle=False,
-    seed=0,
-    buffer_size=10_000,
+    data: Any,
+    uneven: str = "drop",
+    process_set: ProcessSet = _runtime.global_process_set,
+    shuffle: bool = False,
+    seed: int = 0,
+    buffer_size: int = 10_000,
 ):
     """This rank's part of a dataset or of arrays: elements rank, rank + size, rank + 2 size, ...
 

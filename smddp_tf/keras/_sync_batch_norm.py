@@ -1,7 +1,12 @@
 """Batch normalization whose statistics are those of all ranks' batches together."""
 
+from __future__ import annotations
+
+from typing import Any
+
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Sum
+from smddp_tf._runtime import ProcessSet
 
 tf = _native.tensorflow()
 
@@ -50,7 +55,12 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
       ValueError: fused=True.
     """
 
-    def __init__(self, fused=False, process_set=_runtime.global_process_set, **options):
+    def __init__(
+        self,
+        fused: bool = False,
+        process_set: ProcessSet = _runtime.global_process_set,
+        **options: Any,
+    ):
         if fused:
             raise ValueError("SyncBatchNormalization has no fused kernel; leave fused=False")
         super().__init__(**options, **({"fused": False} if _LEGACY else {}))

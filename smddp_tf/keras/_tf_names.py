@@ -1,30 +1,37 @@
 """What Horovod has in its TensorFlow module, with that module's order of arguments."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 from smddp_tf import _native, _runtime, _tape, _variables
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average
+from smddp_tf._reduce_op import Average, ReduceOp
+from smddp_tf._runtime import ProcessSet
+from smddp_tf._types import Compressor, GradientTape
 from smddp_tf.keras import _optimizer
 
 tf = _native.tensorflow()
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
-    optimizer,
-    name=None,
-    use_locking=False,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    sparse_as_dense=False,
-    backward_passes_per_step=1,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    average_aggregated_gradients=False,
-    num_groups=0,
-    groups=None,
-    process_set=_runtime.global_process_set,
-    scale_local_gradients=True,
-    **unknown,
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp | int | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    scale_local_gradients: bool = True,
+    **unknown: Any,
 ):
     """smddp_tf.keras.DistributedOptimizer, with the arguments of Horovod's TensorFlow module.
 
@@ -70,18 +77,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
-    gradtape,
-    device_dense="",
-    device_sparse="",
-    compression=Compression.none,
-    sparse_as_dense=False,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    num_groups=0,
-    groups=None,
-    process_set=_runtime.global_process_set,
-    local_layers=None,
-    scale_local_gradients=True,
+    gradtape: GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp | int | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = _runtime.global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
 ):
     """DistributedGradientTape, but the gradients of some layers stay local.
 
@@ -129,7 +136,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
       device: accepted for old scripts.
     """
 
-    def __init__(self, root_rank, device=""):
+    def __init__(self, root_rank: int, device: str = ""):
         super().__init__()
         del device
         self.root_rank = root_rank
@@ -139,7 +146,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         """Adds the broadcast to the graph."""
         self._operation = _variables.broadcast_global_variables(self.root_rank)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: Any, coord: Any):
         """Runs it."""
         del coord
         session.run(self._operation)

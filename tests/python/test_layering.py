@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # __init__ imports keras by name only, when something of it is first used.
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "_version", "_config", "_plan", "_agreement", "_reduce_op"}
+PURE = {"errors", "_version", "_config", "_plan", "_agreement", "_reduce_op", "_types"}
 # A module may import those of lower levels, and its neighbours on its own. A subpackage is one
 # entry, above _tape; its files may import each other.
 LEVELS = [
@@ -201,3 +201,27 @@ print(smddp_tf.Sum, f"{smddp_tf.Average}", repr(smddp_tf.Max), int(smddp_tf.Prod
     result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split() == ["Sum", "Average", "Max", "5"]
+
+
+def test_every_public_argument_has_a_type():
+    """For editors and type checkers: of functions, and of classes' constructors and methods."""
+    import inspect
+
+    import smddp_tf.keras
+
+    untyped = []
+    for module in (smddp_tf, smddp_tf.keras, smddp_tf.keras.callbacks):
+        for name in module.__all__:
+            value = getattr(module, name)
+            members = [value] if inspect.isfunction(value) else []
+            if inspect.isclass(value):
+                members = [
+                    member
+                    for key, member in vars(value).items()
+                    if inspect.isfunction(member) and (key == "__init__" or key[0] != "_")
+                ]
+            for member in members:
+                for argument in inspect.signature(member).parameters.values():
+                    if argument.annotation is argument.empty and argument.name != "self":
+                        untyped.append(f"{module.__name__}.{name}: {argument.name}")
+    assert not untyped

@@ -1,8 +1,14 @@
 """The callback that makes the ranks' models equal, and keeps them so."""
 
+from __future__ import annotations
+
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf import _collectives, _native, _runtime, _variables
+from smddp_tf._runtime import ProcessSet
+from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm, _distribution
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
@@ -53,11 +59,11 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def __init__(
         self,
-        root_rank,
-        device="",
-        local_variables=None,
-        average_batch_normalization=True,
-        process_set=_runtime.global_process_set,
+        root_rank: int,
+        device: str = "",
+        local_variables: Iterable[Variable] | None = None,
+        average_batch_normalization: bool = True,
+        process_set: ProcessSet = _runtime.global_process_set,
     ):
         super().__init__()
         del device
@@ -71,7 +77,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._counted = None
         self._in_epoch = self._averaged = False
 
-    def set_model(self, model):
+    def set_model(self, model: Any):
         """Prepares a model that its first batch will build."""
         super().set_model(model)
         if not self.done and self.process_set.size() > 1 and not _has_variables(model):
@@ -104,7 +110,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         with tf.init_scope():
             self._synchronize(model)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         """Broadcasts, if the variables are there."""
         del logs
         if not self.done and _has_variables(self.model):
@@ -136,7 +142,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         counters = _runtime.stats()
         return counters["buckets"] + counters["collectives"]
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """After the first batch: looks whether anything was reduced, and for late variables."""
         del batch, logs
         if self._counted is None:
@@ -153,18 +159,18 @@ class BroadcastGlobalVariablesCallback(Callback):
         # A layer may make variables in a call although it is built.
         self._broadcast(self._variables(self.model))
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Batches are to come that move the statistics."""
         del epoch, logs
         self._in_epoch, self._averaged = True, False
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None):
         """Validation in fit() sees the statistics of all ranks."""
         del logs
         if self._in_epoch:
             self._average()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Checkpoints, too."""
         del epoch, logs
         self._average()

@@ -1,15 +1,19 @@
 """Callbacks that write: on one rank only."""
 
+from __future__ import annotations
+
 import os
+from typing import Any
 
 from smddp_tf import _native, _runtime, _variables
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
 tf = _native.tensorflow()
 
 
 def RankZero(  # noqa: N802 - used like a callback class
-    callback, process_set=_runtime.global_process_set
+    callback: Any, process_set: ProcessSet = _runtime.global_process_set
 ):
     """Gives the callback to rank 0 alone; other ranks get one that does nothing.
 
@@ -28,13 +32,13 @@ def RankZero(  # noqa: N802 - used like a callback class
 
 
 def BestModelCheckpoint(  # noqa: N802 - Horovod's name
-    monitor="val_loss",
-    verbose=0,
-    save_weights_only=False,
-    mode="auto",
-    save_freq="epoch",
-    filepath="best.keras",
-    process_set=_runtime.global_process_set,
+    monitor: str = "val_loss",
+    verbose: int = 0,
+    save_weights_only: bool = False,
+    mode: str = "auto",
+    save_freq: str | int = "epoch",
+    filepath: str | os.PathLike = "best.keras",
+    process_set: ProcessSet = _runtime.global_process_set,
 ):
     """Saves, on rank 0, the model of the epoch with the best metric.
 
@@ -79,7 +83,13 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
       **options: as for Keras's.
     """
 
-    def __init__(self, backup_dir, *args, process_set=_runtime.global_process_set, **options):
+    def __init__(
+        self,
+        backup_dir: str | os.PathLike,
+        *args: Any,
+        process_set: ProcessSet = _runtime.global_process_set,
+        **options: Any,
+    ):
         _runtime.check_process_set(process_set)
         self.process_set = process_set
         self._writes = process_set.rank() == 0
@@ -88,7 +98,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
             backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{_runtime.rank()}")
         super().__init__(os.fspath(backup_dir), *args, **options)
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         """Reads the backup, if there is one, and gives it to all ranks."""
         if self.model.built and getattr(self.model, "optimizer", None) is not None:
             build(self.model.optimizer, self.model.trainable_variables)

@@ -3,7 +3,13 @@
 Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minibatch SGD (2017).
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 from smddp_tf import _native, _runtime
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.callbacks._stopping import monitored
@@ -49,13 +55,13 @@ class LearningRateScheduleCallback(Callback):
 
     def __init__(
         self,
-        initial_lr,
-        multiplier,
-        start_epoch=0,
-        end_epoch=None,
-        staircase=True,
-        momentum_correction=True,
-        steps_per_epoch=None,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
     ):
         super().__init__()
         self.initial_lr = initial_lr
@@ -68,7 +74,7 @@ class LearningRateScheduleCallback(Callback):
         self.steps_per_epoch = steps_per_epoch
         self.epoch = 0
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         """Checks that the learning rate can be set."""
         del logs
         rate = getattr(innermost(self.model.optimizer), "_learning_rate", None)
@@ -85,12 +91,12 @@ class LearningRateScheduleCallback(Callback):
                     "batches this dataset has"
                 )
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Notes the epoch."""
         del logs
         self.epoch = epoch
 
-    def on_train_batch_begin(self, batch, logs=None):
+    def on_train_batch_begin(self, batch: int, logs: dict | None = None):
         """Sets the rate."""
         del logs
         if self.epoch < self.start_epoch:
@@ -116,7 +122,7 @@ class LearningRateScheduleCallback(Callback):
             for velocity in _velocities(optimizer):
                 velocity.assign(velocity * (rate / before))
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Adds the learning rate to the logs."""
         del epoch
         if logs is not None:
@@ -137,12 +143,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def __init__(
         self,
-        initial_lr,
-        warmup_epochs=5,
-        momentum_correction=True,
-        steps_per_epoch=None,
-        verbose=0,
-        process_set=_runtime.global_process_set,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+        process_set: ProcessSet = _runtime.global_process_set,
     ):
         _runtime.check_process_set(process_set)
 
@@ -166,7 +172,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         last = min(batch + _steps_per_execution(self.model), self.steps_per_epoch)
         return self.epoch + last / self.steps_per_epoch
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Says when it is done."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and _runtime.rank() == 0:
@@ -185,12 +191,14 @@ class ReduceLROnPlateau(tf.keras.callbacks.ReduceLROnPlateau):
       **options: as for tf.keras.callbacks.ReduceLROnPlateau.
     """
 
-    def __init__(self, *args, process_set=_runtime.global_process_set, **options):
+    def __init__(
+        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
+    ):
         super().__init__(*args, **options)
         _runtime.check_process_set(process_set)
         self.process_set = process_set
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Decides on the average."""
         logs = {} if logs is None else logs
         value = monitored(logs, self.monitor, self.process_set)

@@ -1,7 +1,10 @@
 """The callback with which every rank reports the metrics of all ranks."""
 
+from __future__ import annotations
+
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Max
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras import _metrics
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback
@@ -32,7 +35,7 @@ class MetricAverageCallback(Callback):
       RuntimeError: at the end of an epoch, the ranks have different learning rates.
     """
 
-    def __init__(self, device="", process_set=_runtime.global_process_set):
+    def __init__(self, device: str = "", process_set: ProcessSet = _runtime.global_process_set):
         super().__init__()
         del device
         _runtime.check_process_set(process_set)
@@ -40,26 +43,26 @@ class MetricAverageCallback(Callback):
         self._in_epoch = False
         self._trained = self._tested = None
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Metrics start anew."""
         del epoch, logs
         self._in_epoch = True
         self._trained = self._tested = None
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: dict | None = None):
         """Validation resets the metrics, so those of training are looked at now."""
         del logs
         if self._in_epoch:
             self._trained = self._joined()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: dict | None = None):
         """Joins the metrics of validation, or of evaluate()."""
         self._tested = self._joined()
         if not self._in_epoch and logs and self.process_set.size() > 1:
             _metrics.replace(logs, self._tested)
             _metrics.average(logs, self.process_set)
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Replaces the numbers in logs."""
         del epoch
         self._in_epoch = False

@@ -1,9 +1,13 @@
 """Callbacks that end training on all ranks in the same batch or epoch."""
 
+from __future__ import annotations
+
 import math
+from typing import Any
 
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Max, Sum
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = _native.tensorflow()
@@ -41,17 +45,19 @@ class EarlyStopping(tf.keras.callbacks.EarlyStopping):
       **options: as for tf.keras.callbacks.EarlyStopping.
     """
 
-    def __init__(self, *args, process_set=_runtime.global_process_set, **options):
+    def __init__(
+        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
+    ):
         super().__init__(*args, **options)
         _runtime.check_process_set(process_set)
         self.process_set = process_set
 
-    def get_monitor_value(self, logs):
+    def get_monitor_value(self, logs: dict | None):
         """The metric, averaged over the ranks that have it."""
         value = monitored(logs, self.monitor, self.process_set)
         return super().get_monitor_value(logs) if value is None else value
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Decides, and agrees."""
         super().on_epoch_end(epoch, logs)
         stop = bool(self.model.stop_training)
@@ -73,7 +79,7 @@ class AgreeOnStop(Callback):
       ValueError: every is not positive.
     """
 
-    def __init__(self, every=1, process_set=_runtime.global_process_set):
+    def __init__(self, every: str | int = 1, process_set: ProcessSet = _runtime.global_process_set):
         super().__init__()
         if int(every) < 1:
             raise ValueError(f"every={every!r} is no number of batches >= 1")
@@ -81,7 +87,7 @@ class AgreeOnStop(Callback):
         self.every, self.process_set = int(every), process_set
         self._batches, self._wanted = 0, False
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         """Counts from 0 on all ranks."""
         del logs
         self._batches, self._wanted = 0, False
@@ -90,7 +96,7 @@ class AgreeOnStop(Callback):
         del logs
         return bool(self.model.stop_training)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """Notes a wish to stop; agrees if it is time to."""
         del batch
         self._batches += 1
@@ -99,7 +105,7 @@ class AgreeOnStop(Callback):
         if self._batches % self.every == 0:
             self._agree()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Agrees on what was noted since, and on what other callbacks want now."""
         del epoch, logs
         self._wanted |= bool(self.model.stop_training)

@@ -1,9 +1,13 @@
 """How fast the whole job trains, and how long it waits for reductions."""
 
+from __future__ import annotations
+
+import os
 import time
 
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Max, Sum
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = _native.tensorflow()
@@ -52,10 +56,10 @@ class Throughput(Callback):
 
     def __init__(
         self,
-        batch_size,
-        log_dir=None,
-        every="epoch",
-        process_set=_runtime.global_process_set,
+        batch_size: int,
+        log_dir: str | os.PathLike | None = None,
+        every: str | int = "epoch",
+        process_set: ProcessSet = _runtime.global_process_set,
     ):
         super().__init__()
         _runtime.check_process_set(process_set)
@@ -71,19 +75,19 @@ class Throughput(Callback):
         self._epoch = self._all_batches = self._last_batch = 0
         self._of_epoch = self._of_line = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: dict | None = None):
         """Opens the TensorBoard file."""
         del logs
         if self._log_dir and self.process_set.rank() == 0:
             self._writer = tf.summary.create_file_writer(str(self._log_dir))
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Starts the clock."""
         del logs
         self._epoch, self._last_batch = epoch, 0
         self._of_epoch, self._of_line = _Meter(), _Meter()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """Counts, and prints if it is time to."""
         del logs
         # With steps_per_execution a call stands for several batches.
@@ -95,7 +99,7 @@ class Throughput(Callback):
             self._report(self._of_line)
             self._of_line = _Meter()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Prints, and adds to the logs."""
         del epoch
         if self._of_epoch.batches:
@@ -103,7 +107,7 @@ class Throughput(Callback):
             if logs is not None:
                 logs.update(values)
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: dict | None = None):
         """Closes the TensorBoard file."""
         del logs
         if self._writer is not None:

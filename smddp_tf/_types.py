@@ -1,0 +1,21 @@
+"""Names for annotations. Tools read them; nothing here imports TensorFlow when it runs."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    import numpy as np
+    import tensorflow as tf
+
+    from smddp_tf._compression import NoneCompressor
+
+    Tensor: TypeAlias = tf.Tensor
+    TensorLike: TypeAlias = tf.Tensor | tf.Variable | tf.IndexedSlices | np.ndarray | float | bool
+    GradientTape: TypeAlias = tf.GradientTape
+    # Of TensorFlow or of Keras.
+    Variable: TypeAlias = Any
+    # A class, or an object, with compress() and decompress(), or with reduce().
+    Compressor: TypeAlias = type[NoneCompressor] | Any
+else:
+    Tensor = TensorLike = GradientTape = Variable = Compressor = Any
