@@ -65,6 +65,7 @@ _NEED_TENSORFLOW = {
     "rank_op": "_queries",
     "size_op": "_queries",
     "DistributedGradientTape": "_tape",
+    "check_ranks_equal": "_equality",
     "BroadcastGlobalVariablesHook": "keras._tf_names",
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",

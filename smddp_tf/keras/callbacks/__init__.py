@@ -1,5 +1,6 @@
-"""Keras callbacks: Horovod's, and three of our own (RankZero, EarlyStopping, Throughput)."""
+"""Keras callbacks: Horovod's, and some of our own."""
 
+from smddp_tf.keras.callbacks._check import CheckRanksEqual
 from smddp_tf.keras.callbacks._learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
@@ -11,6 +12,7 @@ from smddp_tf.keras.callbacks._throughput import Throughput
 __all__ = [
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CheckRanksEqual",
     "EarlyStopping",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

@@ -1,24 +1,14 @@
 """Callbacks that make the ranks start equal and report equal metrics."""
 
 import numbers
-import warnings
 
 from smddp_tf import _collectives, _native, _runtime, _variables
 from smddp_tf._ops import Average
-from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import Callback, build, variables_of
+from smddp_tf.keras.callbacks._check import FirstUpdate
+from smddp_tf.keras.callbacks._state import optimizers_of
 
 tf = _native.tensorflow()
-
-
-def _optimizers_of(model) -> list:
-    """The model's optimizer, and further distributed ones that a custom model holds (a GAN)."""
-    found = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
-    for value in vars(model).values():
-        known = any(value is other for other in found)
-        if not known and _distribution.of(value) is not None and hasattr(value, "variables"):
-            found.append(value)
-    return found
 
 
 def _has_variables(model) -> bool:
@@ -37,7 +27,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     """Gives all ranks the root's weights and optimizer state before the first gradient.
 
     Models that are built by their first batch are built with zeros first, so that they have
-    variables to broadcast. A job whose first batch reduced no gradient at all is warned about.
+    variables to broadcast. A job whose first batch reduced no gradient at all is warned about, and
+    one whose ranks have different weights after the first update; CheckRanksEqual looks again.
 
     Args:
       root_rank: the rank whose values all get.
@@ -54,7 +45,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.root_rank = _collectives.check_root(root_rank)
         self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
         self.done = False
-        self._counted = None
+        self._first_update = None
 
     def set_model(self, model):
         """Prepares a model that its first batch will build."""
@@ -99,31 +90,17 @@ class BroadcastGlobalVariablesCallback(Callback):
         variables = list(model.weights)
         if getattr(model, "optimizer", None) is not None:
             build(model.optimizer, model.trainable_variables)
-        for optimizer in _optimizers_of(model):
+        for optimizer in optimizers_of(model):
             variables += variables_of(optimizer)
         shared = [v for v in variables if id(getattr(v, "_value", v)) not in self.local]
         _variables.broadcast_(shared, self.root_rank, name="initial state")
-        self._counted = self._reductions()
-
-    @staticmethod
-    def _reductions() -> int:
-        counters = _runtime.stats()
-        return counters["buckets"] + counters["collectives"]
+        self._first_update = FirstUpdate(model, self.local)
 
     def on_train_batch_end(self, batch, logs=None):
-        """After the first batch: looks whether anything was reduced."""
-        del batch, logs
-        if self._counted is None:
-            return
-        counted, self._counted = self._counted, None
-        distributed = any(_distribution.of(o) is not None for o in _optimizers_of(self.model))
-        if not distributed and self._reductions() == counted:
-            warnings.warn(
-                "the first batch reduced no gradients: every rank trains a model of its own. Wrap "
-                "the optimizer before compile(): optimizer = hvd.DistributedOptimizer(optimizer)",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        """After the first update: looks whether gradients were reduced."""
+        del logs
+        if self._first_update is not None and self._first_update.look(batch):
+            self._first_update = None
 
 
 class MetricAverageCallback(Callback):
