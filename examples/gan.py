@@ -83,6 +83,7 @@ def main():
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),
             hvd.callbacks.MetricAverageCallback(),
+            hvd.callbacks.CheckRanksEqual(),
         ],
         verbose=2 if hvd.rank() == 0 else 0,
     )

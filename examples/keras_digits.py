@@ -72,6 +72,7 @@ def main():
         hvd.callbacks.BestModelCheckpoint(monitor="val_loss", filepath=best),  # distributed
         hvd.callbacks.RankZero(keras.callbacks.ModelCheckpoint(last)),  # distributed
         hvd.callbacks.Throughput(args.batch),  # distributed
+        hvd.callbacks.CheckRanksEqual(),  # distributed: says so if the ranks drift apart
     ]
     model.fit(
         *train,
@@ -83,10 +84,7 @@ def main():
         verbose=2 if hvd.rank() == 0 else 0,  # distributed
     )
     accuracy = model.evaluate(*test, verbose=0)[1]
-    weights = tf.concat([tf.reshape(w, [-1]) for w in model.get_weights()], 0)
-    low, high = (hvd.allreduce(weights, op=op) for op in (hvd.Min, hvd.Max))
-    if not bool(tf.reduce_all(low == high)):
-        raise SystemExit(f"rank {hvd.rank()}: the ranks hold different weights")
+    hvd.check_ranks_equal(model.trainable_variables)  # distributed: raises if they are not
     if hvd.rank() == 0:
         print(f"all {hvd.size()} ranks hold the same weights; test accuracy={accuracy:.4f};")
 

@@ -105,10 +105,7 @@ def main():
             pathlib.Path(args.checkpoints).mkdir(parents=True, exist_ok=True)
             checkpoint.save(f"{args.checkpoints}/digits")
     rate = seen / (time.perf_counter() - start)
-    weights = tf.concat([tf.reshape(v, [-1]) for v in model.variables], 0)
-    low, high = (hvd.allreduce(weights, op=op) for op in (hvd.Min, hvd.Max))  # distributed
-    if not bool(tf.reduce_all(low == high)):
-        sys.exit(f"rank {hvd.rank()}: the ranks hold different weights")
+    hvd.check_ranks_equal(model.variables)  # distributed: raises if they are not
     if hvd.rank() == 0:
         print(f"all {hvd.size()} ranks hold the same weights; {rate:.0f} samples/s")
         if args.weights:

@@ -62,6 +62,7 @@ _NEED_TENSORFLOW = {
     "rank_op": "_queries",
     "size_op": "_queries",
     "DistributedGradientTape": "_tape",
+    "check_ranks_equal": "_equality",
     "BroadcastGlobalVariablesHook": "keras._tf_names",
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # for editors; a test compares it with the list above
         broadcast,
         grouped_allreduce,
     )
+    from smddp_tf._equality import check_ranks_equal
     from smddp_tf._exchange import (
         alltoall,
         grouped_allgather,

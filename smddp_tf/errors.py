@@ -23,3 +23,7 @@ class JobError(RuntimeError):
 
 class InitError(RuntimeError):
     """``init()`` could not connect the ranks; the message says why and what to do."""
+
+
+class RanksDifferError(RuntimeError):
+    """The ranks hold different weights or options; the message names them. On all ranks."""

@@ -1,6 +1,7 @@
 """Keras callbacks: Horovod's, and Keras's own where ranks must write once or decide alike."""
 
 from smddp_tf.keras.callbacks._broadcast import BroadcastGlobalVariablesCallback
+from smddp_tf.keras.callbacks._check import CheckRanksEqual
 from smddp_tf.keras.callbacks._checkpoints import BackupAndRestore, BestModelCheckpoint, RankZero
 from smddp_tf.keras.callbacks._learning_rate import (
     LearningRateScheduleCallback,
@@ -16,6 +17,7 @@ __all__ = [
     "BackupAndRestore",
     "BestModelCheckpoint",
     "BroadcastGlobalVariablesCallback",
+    "CheckRanksEqual",
     "EarlyStopping",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf import _collectives, _native, _runtime, _variables
 from smddp_tf._runtime import ProcessSet
 from smddp_tf._types import Variable
-from smddp_tf.keras import _batch_norm, _distribution
+from smddp_tf.keras import _batch_norm
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
+from smddp_tf.keras.callbacks._check import FirstUpdate
 
 tf = _native.tensorflow()
 
@@ -40,7 +40,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     A model with layers that its first batch would build is traced with that batch's shapes first,
     so that there are variables to broadcast. Seeds of dropout become different on all ranks. A job
-    whose first batch reduced no gradient at all is warned about.
+    whose first batch reduced no gradient at all is warned about, and one whose ranks have different
+    weights after the first update; CheckRanksEqual looks again.
 
     Put it first in the list: before validation, and at the end of each epoch, it makes the moving
     statistics of BatchNormalization the ranks' averages, and later callbacks save those.
@@ -74,7 +75,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.average_batch_normalization = average_batch_normalization
         self.done = False
         self._shared: set = set()  # ids of what was broadcast
-        self._counted = None
+        self._first_update = None
+        self._all_broadcast = False
         self._in_epoch = self._averaged = False
 
     def set_model(self, model: Any):
@@ -131,33 +133,23 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self.process_set.size() == 1:
             return
         self._broadcast(self._variables(model))
-        self._counted = self._reductions()
+        self._first_update = FirstUpdate(model, self.local, self.process_set)
 
     def _broadcast(self, variables) -> None:
         _variables.broadcast_(variables, self.root_rank, "initial state", self.process_set)
         self._shared |= {id(getattr(v, "_value", v)) for v in variables}
 
-    @staticmethod
-    def _reductions() -> int:
-        counters = _runtime.stats()
-        return counters["buckets"] + counters["collectives"]
-
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
-        """After the first batch: looks whether anything was reduced, and for late variables."""
-        del batch, logs
-        if self._counted is None:
+        """After the first update: looks whether gradients were reduced, and for late variables."""
+        del logs
+        if self._first_update is None:
             return
-        counted, self._counted = self._counted, None
-        distributed = any(_distribution.of(o) is not None for o in optimizers_of(self.model))
-        if not distributed and self._reductions() == counted:
-            warnings.warn(
-                "the first batch reduced no gradients: every rank trains a model of its own. Wrap "
-                "the optimizer before compile(): optimizer = hvd.DistributedOptimizer(optimizer)",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        # A layer may make variables in a call although it is built.
-        self._broadcast(self._variables(self.model))
+        if not self._all_broadcast:
+            # A layer may make variables in a call although it is built.
+            self._all_broadcast = True
+            self._broadcast(self._variables(self.model))
+        if self._first_update.look(batch):
+            self._first_update = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Batches are to come that move the statistics."""

@@ -1,0 +1,114 @@
+"""What the ranks of a Keras training must hold alike: weights, optimizers' state, options."""
+
+from smddp_tf import _equality, _native
+from smddp_tf.keras import _distribution
+from smddp_tf.keras.callbacks._base import optimizers_of, variables_of
+
+tf = _native.tensorflow()
+
+
+def _identity(variable) -> int:
+    return id(getattr(variable, "_value", variable))
+
+
+def _layers(model) -> list:
+    return list(getattr(model, "_flatten_layers", lambda: [model])())
+
+
+def gradient_weights(model) -> list:
+    """The weights that gradients train, frozen ones too: not what layers keep besides."""
+    kept = set()
+    for layer in _layers(model):
+        for name in ("_trainable_variables", "_trainable_weights"):  # of Keras 3; of the others
+            kept |= {_identity(variable) for variable in getattr(layer, name, ())}
+    kept |= {_identity(variable) for variable in model.trainable_variables}
+    return [weight for weight in model.weights if _identity(weight) in kept]
+
+
+def _is_random_state(variable) -> bool:
+    """Whether it is the state of a random generator, which each rank should have of its own."""
+    name = getattr(variable, "path", "") or variable.name
+    return "seed_generator" in name or name.split(":")[0].endswith("StateVar")
+
+
+def local_weights(optimizers, weights) -> list:
+    """Weights whose gradients stay local (register_local_var)."""
+    found = []
+    for distribution in filter(None, map(_distribution.of, optimizers)):
+        found += [weight for weight in weights if distribution.is_local(weight)]
+    return found
+
+
+def _slots_of(optimizer, weight) -> list:
+    """The optimizer's variables that belong to one weight."""
+    if hasattr(optimizer, "get_slot_names"):  # the legacy style
+        key = getattr(weight, "_unique_id", None)
+        return list(optimizer._slots.get(key, {}).values())
+    if hasattr(optimizer, "_index_dict"):  # tf_keras, Keras 2
+        index, count = optimizer._index_dict.get(weight._unique_id), len(optimizer._index_dict)
+    else:
+        index = optimizer._trainable_variables_indices.get(optimizer._var_key(weight))
+        count = len(optimizer._trainable_variables)
+    if index is None:
+        return []
+    lists = [
+        value
+        for name, value in vars(optimizer).items()
+        if name not in ("_variables", "_trainable_variables") and isinstance(value, (list, tuple))
+    ]
+    return [one[index] for one in lists if len(one) == count and hasattr(one[index], "assign")]
+
+
+def _optimizer_state(optimizer, local) -> list:
+    """The variables that must be equal: not the slots of local weights, nor sums of passes."""
+    inner = _distribution.innermost(optimizer)
+    skipped = [slot for weight in local for slot in _slots_of(inner, weight)]
+    skipped += list(getattr(inner, "_accumulated_gradients", ()))
+    skipped = {_identity(variable) for variable in skipped}
+    return [v for v in variables_of(optimizer) if _identity(v) not in skipped]
+
+
+def _rate(optimizer) -> str:
+    rate = getattr(optimizer, "learning_rate", None)
+    if hasattr(rate, "get_config"):
+        return str(rate.get_config())
+    try:
+        return repr(float(tf.convert_to_tensor(rate)))
+    except (TypeError, ValueError):
+        return type(rate).__name__
+
+
+def options(model) -> dict:
+    """How each optimizer reduces, for _equality.differences()."""
+    found = {}
+    for i, optimizer in enumerate(optimizers_of(model)):
+        kind, distribution = type(_distribution.innermost(optimizer)).__name__, None
+        distribution = _distribution.of(optimizer)
+        texts = {"optimizer": kind, "distributed": str(distribution is not None)}
+        if distribution is not None:
+            texts |= distribution.description()
+        for name, text in texts.items():
+            found[f"{i} {name}"] = (f"{name} of {kind}", text)
+    return found
+
+
+def everything(model, excluded=(), also_statistics=False) -> dict:
+    """Weights, optimizers' variables, rates and options, for _equality.differences().
+
+    Args:
+      model: a Keras model.
+      excluded: variables that differ rightly, besides local ones and random generators' state.
+      also_statistics: with what layers keep besides weights (moving statistics).
+    """
+    optimizers = optimizers_of(model)
+    weights = list(model.weights) if also_statistics else gradient_weights(model)
+    local = local_weights(optimizers, weights)
+    left_out = {_identity(variable) for variable in (*local, *excluded)}
+    compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
+    found = _equality.digests(compared, "variable") | options(model)
+    for i, optimizer in enumerate(optimizers):
+        state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]
+        found |= _equality.digests(state, f"optimizer variable {i}:")
+        inner = _distribution.innermost(optimizer)
+        found[f"{i} rate"] = (f"learning rate of {type(inner).__name__}", _rate(inner))
+    return found
