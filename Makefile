@@ -3,6 +3,7 @@
 # make test-all  those, and a part of them on the versions of TensorFlow between the oldest and the newest
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
+# make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
@@ -35,7 +36,7 @@ export PYTHONPATH := $(CURDIR)
 
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-all test-between soak soak-schedules soak-programs faults sanitize build build-tests lint format \
+.PHONY: train test test-all test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
   wheel bench bench-peers clean distclean
 
 train: build
@@ -58,6 +59,9 @@ soak-schedules: build-tests
 
 soak-programs: build
 	$(BIN)/python tests/programs/soak.py --programs 1000
+
+equality: build $(VENV15)/.ready
+	$(BIN)/python tests/multirank/equality.py --write docs/equality.md
 
 faults: build
 	$(BIN)/python tests/faults/run.py --runs 1000 --write docs/reliability.md

@@ -1,10 +1,10 @@
 """Every feature in every way to run: what training on N ranks differs by from one process.
 
-    python tests/multirank/equality.py --write docs/equality.md
+    make equality
 
 The page has a cell for each Keras, way and feature, with the largest difference of a weight after
-12 steps and the bound that the test holds it to; test_equality.py compares the page's cells and
-bounds with this file.
+12 steps and the bound that it is held to; test_equality.py trains half of the cells and compares
+the page's cells and bounds with this file.
 """
 
 import argparse
@@ -53,8 +53,8 @@ KERAS_NAMES = {
 INTRODUCTION = """\
 # Equal to one process
 
-Written by `python tests/multirank/equality.py --write docs/equality.md`; `make test` holds every
-cell to its bound. Each trains two models from the same weights for 12 steps with `fit`: one in a
+Written by `make equality`, which holds every cell to its bound; `make test` does so with half of
+them. Each trains two models from the same weights for 12 steps with `fit`: one in a
 single process on whole batches, one on 2 ranks, with `hvd.DistributedOptimizer`, on their parts
 (weights differ by rank until the broadcast). Afterwards the ranks hold the same bits; the number
 is the largest difference of any weight from the single process's. It is not 0, as sums of parts are

@@ -1,4 +1,7 @@
-"""The matrix of docs/equality.md: no cell is empty, and every cell is held to its bound."""
+"""The matrix of docs/equality.md: no cell is empty, and cells are held to their bounds.
+
+Every way of the newest Keras is trained here, and one of each older one; `make equality` does all.
+"""
 
 import re
 
@@ -6,8 +9,10 @@ import equality
 import launcher
 import pytest
 
+WAYS = [*[("keras3", way) for way in equality.WAYS], ("tf_keras", "graph"), ("keras2", "jit")]
 
-@pytest.mark.parametrize("way", list(equality.WAYS))
+
+@pytest.mark.parametrize(("keras_job", "way"), WAYS, indirect=["keras_job"])
 def test_equals_one_process(keras_job, way):
     """Every feature this way, on 2 ranks."""
     results = keras_job(equality.bodies([way]), 2, timeout=240).check(2)
