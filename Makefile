@@ -1,6 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
-# make test-all  those, and a part of them on the versions of TensorFlow between the oldest and the newest
+# make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
@@ -36,7 +36,7 @@ export PYTHONPATH := $(CURDIR)
 
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-all test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
+.PHONY: train test test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
   wheel bench bench-peers clean distclean
 
 train: build
@@ -45,7 +45,10 @@ train: build
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
 
-test-all: test test-between
+test-all: test test-tf-keras test-between
+
+test-tf-keras: build
+	SMDDP_TEST_ALL_KERASES=1 $(BIN)/python -m pytest -k tf_keras
 
 test-between: build $(VENVS_BETWEEN:=/.ready)
 	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(addprefix tests/multirank/test_,$(addsuffix .py, \

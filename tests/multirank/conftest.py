@@ -71,6 +71,24 @@ def own_job(tmp_path):
     return lambda body, ranks, **options: launcher.run_ranks(body, ranks, tmp_path, **options)
 
 
+# Keras 2 has its optimizers and trainers, so most tests run on those two in `make test-all` only.
+ALL_KERASES = bool(os.environ.get("SMDDP_TEST_ALL_KERASES"))
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leaves out what runs on tf_keras, but for tests that are marked for it."""
+    if ALL_KERASES:
+        return
+    left_out = [
+        item
+        for item in items
+        if "tf_keras" in getattr(getattr(item, "callspec", None), "params", {}).values()
+        and item.get_closest_marker("tf_keras") is None
+    ]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 LEGACY = {"TF_USE_LEGACY_KERAS": "1"}
 KERASES = {"keras3": ("tf2.21", {}), "tf_keras": ("tf2.21", LEGACY), "keras2": ("tf2.15", {})}
 

@@ -16,7 +16,8 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-KEPT = 5  # jobs; the one that was used least recently ends
+START_MEMORY = 3 << 30  # bytes that must be available for a further job to be kept
+MOST_KEPT = 10
 START_SECONDS = 90
 
 
@@ -123,6 +124,11 @@ def _kill_rank(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def _available_memory() -> int:
+    text = pathlib.Path("/proc/meminfo").read_text()
+    return int(text.split("MemAvailable:")[1].split()[0]) * 1024
+
+
 class SharedJobs:
     """Those that live, by command and environment."""
 
@@ -137,8 +143,8 @@ class SharedJobs:
         output = ""
         if well:
             self._jobs[key] = job
-            if len(self._jobs) > KEPT:
-                self._jobs.popitem(last=False)[1].end()
+            if len(self._jobs) > MOST_KEPT or (_available_memory() < START_MEMORY):
+                self._jobs.popitem(last=False)[1].end()  # that which was used least recently
         else:
             output = job.end()
         for rank in range(ranks):

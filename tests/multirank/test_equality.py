@@ -12,6 +12,7 @@ import pytest
 WAYS = [*[("keras3", way) for way in equality.WAYS], ("tf_keras", "graph"), ("keras2", "jit")]
 
 
+@pytest.mark.tf_keras
 @pytest.mark.parametrize(("keras_job", "way"), WAYS, indirect=["keras_job"])
 def test_equals_one_process(keras_job, way):
     """Every feature this way, on 2 ranks."""

@@ -3,6 +3,9 @@
 import textwrap
 
 import launcher
+import pytest
+
+pytestmark = pytest.mark.tf_keras
 
 
 def test_every_mode_equals_one_process(keras_job):

@@ -328,6 +328,7 @@ report(differences=differences)
 """
 
 
+@pytest.mark.tf_keras
 def test_tensorflow_addons(legacy_keras_job):
     """LAMB and nine others of tensorflow-addons 0.23."""
     # Found, not imported: under tf_keras that takes what ADDONS does first.
