@@ -22,8 +22,6 @@ CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $
 PIP_FLAGS := --quiet --disable-pip-version-check
 # The venv's cmake and ninja come before any other.
 WITH_TOOLS := PATH="$(CURDIR)/$(BIN):$$PATH"
-# Scripts anywhere can import the package of this checkout with that environment's Python.
-importable = echo $(CURDIR) >$$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/smddp_tf_checkout.pth
 CPP_FILES = find ops tests/cpp benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c'
 
 # Open MPI refuses to run as root unless told twice; containers often are root.
@@ -102,12 +100,12 @@ $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 
 # ---- native code: CMake knows what is out of date; its output is shown when it fails ----
 
+# The .pth file lets scripts anywhere import the package with the environment's Python.
 build: $(VENV)/.ready
 	$(WITH_TOOLS) cmake -S ops -B build $(CMAKE_FLAGS) >build.log 2>&1 || (cat build.log; false)
 	$(WITH_TOOLS) cmake --build build --parallel --target smddp smddp_tf >build.log 2>&1 || (cat build.log; false)
 	$(WITH_TOOLS) cmake --install build --prefix $(CURDIR) >>build.log
-	$(call importable,$(VENV))
-	if [ -e $(VENV15)/.ready ]; then $(call importable,$(VENV15)); fi
+	echo $(CURDIR) >$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/smddp_tf_checkout.pth
 
 build-tests: build
 	$(WITH_TOOLS) cmake --build build --parallel >build.log 2>&1 || (cat build.log; false)

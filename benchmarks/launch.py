@@ -105,7 +105,7 @@ def run_rows(mpi, ranks, program, timeout=900, **environment):
         program = [*map(str, program), "--json", str(rows_file)]
         command = mpi.command(ranks, program) if ranks else program
         with LoadMeter() as load:
-            run_command(command, mpi.environment(**environment), timeout)
+            run_command(command, mpi.environment(TMPDIR=folder, **environment), timeout)
         rows = read_rows(rows_file)
     if not rows:
         message = f"{' '.join(command)}: it ended well but wrote no rows"

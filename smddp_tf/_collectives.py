@@ -32,9 +32,11 @@ def resolve_op(average, op) -> ReduceOp:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
     if op is None:
         op = Average if average in (None, True) else Sum
-    if op not in list(ReduceOp):
-        raise ValueError(f"op={op!r} is unknown; use {', '.join(map(str, ReduceOp))}")
-    return ReduceOp(op)
+    try:
+        return ReduceOp(op)
+    except ValueError:
+        names = ", ".join(map(str, ReduceOp))
+        raise ValueError(f"op={op!r} is unknown; use one of {names}") from None
 
 
 def check_dtype(tensor, accepted, what: str) -> None:

@@ -55,7 +55,7 @@ class ReduceOptions:
       ValueError: arguments that contradict each other.
     """
 
-    op: int = Average
+    op: ReduceOp | int | None = Average  # a ReduceOp afterwards
     compression: type = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
@@ -66,7 +66,7 @@ class ReduceOptions:
     bucket_bytes: int = 0  # 0: the configured size
 
     def __post_init__(self) -> None:
-        _collectives.resolve_op(None, self.op)
+        object.__setattr__(self, "op", _collectives.resolve_op(None, self.op))
         check_compressor(self.compression)
         self._check_factor()
         num_groups, groups = self.num_groups, self.groups
@@ -112,7 +112,7 @@ class ReduceOptions:
         compression = kind if isinstance(kind, type) else type(kind)
         ratio = getattr(kind, "ratio", None)
         return {
-            "op": str(ReduceOp(self.op)),
+            "op": str(self.op),
             "compression": compression.__name__ + ("" if ratio is None else f"({ratio})"),
             "sparse_as_dense": str(bool(self.sparse_as_dense)),
             "gradient_predivide_factor": repr(float(self.gradient_predivide_factor)),

@@ -235,6 +235,7 @@ def allgather_object(
     own = tf.io.decode_raw(own, tf.uint8)
     data = _collectives.allgather(own, name, process_set=process_set).numpy().tobytes()
     parts, reasons, at = [], {}, 0
+    # Not strict: a rank that waits in join() has no object.
     for rank, size in zip(process_set.ranks, sizes.numpy(), strict=False):
         parts.append(data[at : at + abs(size)])
         at += abs(int(size))

@@ -79,7 +79,7 @@ def evaluate(
     x: Any,
     y: Any = None,
     sample_weight: Any = None,
-    batch_size: int = None,
+    batch_size: int | None = None,
     return_dict: bool = False,
     sharded: bool = False,
     process_set: ProcessSet = _runtime.global_process_set,
@@ -140,7 +140,7 @@ def _in_order(model, logs: dict):
 def predict(
     model: Any,
     x: Any,
-    batch_size: int = None,
+    batch_size: int | None = None,
     sharded: bool = False,
     process_set: ProcessSet = _runtime.global_process_set,
     **options: Any,

@@ -2,7 +2,8 @@
 
 Every wait is bounded. Shortly before the limit each rank writes its Python stacks to a file; at the
 limit mpirun is asked to end the job, then what is left is killed: mpirun's process group, and the
-ranks one by one, because mpirun gives each a group of its own.
+ranks one by one, because mpirun gives each a group of its own. Each command has its own TMPDIR: an
+mpirun that is killed leaves a folder there, and a later one with its process id does not start.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -83,16 +85,22 @@ def run_command(command, *, timeout, env=None, cwd=None, folder=None) -> tuple:
 
     folder: where the ranks of run_ranks leave their process ids.
     """
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=environment(env),
-        cwd=cwd,
-        start_new_session=True,
-    )
+    with tempfile.TemporaryDirectory(prefix="run", ignore_cleanup_errors=True) as temporary:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env={**environment(env), "TMPDIR": temporary},
+            cwd=cwd,
+            start_new_session=True,
+        )
+        return _wait(process, timeout, folder)
+
+
+def _wait(process, timeout, folder) -> tuple:
+    """run_command's result; after its limit the processes are ended."""
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:

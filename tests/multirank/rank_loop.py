@@ -3,7 +3,7 @@
     mpirun -np N python rank_loop.py SOCKET
 
 The test process listens on SOCKET and sends one line of JSON a script: {"script", "folder"}. The
-answer is {"ok"}, or that this rank ends. While a script runs, this rank's output goes to a file in
+answer is a line, or that this rank ends. While a script runs, this rank's output goes to a file in
 the folder.
 """
 
@@ -81,7 +81,7 @@ def main() -> None:
         for line in lines:
             run_aside(json.loads(line))  # an exception ends this rank, as it ends a script
             tidy()
-            print(json.dumps({"ok": True}), file=lines, flush=True)
+            print("done", file=lines, flush=True)
 
 
 main()

@@ -143,6 +143,13 @@ except (tf.errors.FailedPreconditionError, tf.errors.InternalError) as error:
     legacy = tf.__version__.startswith("2.15")  # there XLA has one class only
     assert isinstance(error, tf.errors.InternalError) == legacy, type(error)
     assert "Mismatched" in error.message, error.message
+@tf.function(jit_compile=True)
+def gradient_of_allgather(x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.reduce_sum(hvd.allgather(x) * (rank + 1.0))
+    return tape.gradient(y, x)
+equal(gradient_of_allgather(tf.ones([2])), total / size, "averaged, as in Horovod")
 slices = tf.IndexedSlices(tf.ones([1, 2]) * (rank + 1), [rank], dense_shape=[size, 2])
 dense, sparse = hvd.grouped_allreduce([tf.ones([2]) * (rank + 1), slices], op=hvd.Sum)
 equal(dense, total)

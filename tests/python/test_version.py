@@ -1,5 +1,7 @@
-"""python -m smddp_tf --version."""
+"""What the environment's Python finds, from anywhere: the package, and what it says of itself."""
 
+import os
+import pathlib
 import subprocess
 import sys
 
@@ -23,3 +25,13 @@ def test_it_says_what_is_chosen():
         "operations complete by: a copied callback\n",
     ):
         assert line in done.stdout, (line, done.stdout)
+
+
+def test_scripts_anywhere_find_the_package(tmp_path):
+    """Without PYTHONPATH, away from the checkout, after `make build`."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", "import smddp_tf; print(smddp_tf.__file__)"]
+    options = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert pathlib.Path(done.stdout.strip()).samefile(smddp_tf.__file__)

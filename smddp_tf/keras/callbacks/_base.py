@@ -1,6 +1,11 @@
 """The class that our callbacks derive from, and what they need to know of optimizers."""
 
-from smddp_tf import _native
+from __future__ import annotations
+
+from typing import Any
+
+from smddp_tf import _native, _runtime
+from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras import _distribution
 
 tf = _native.tensorflow()
@@ -26,6 +31,17 @@ class Callback(tf.keras.callbacks.Callback):
 
     def _implements_predict_batch_hooks(self) -> bool:
         return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
+
+
+class OnProcessSet:
+    """For callbacks of Keras's that act for a process set: adds that argument to theirs."""
+
+    def __init__(
+        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
+    ):
+        super().__init__(*args, **options)
+        _runtime.check_process_set(process_set)
+        self.process_set = process_set
 
 
 def optimizers_of(model) -> list:

@@ -6,12 +6,11 @@ Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minib
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from smddp_tf import _native, _runtime
 from smddp_tf._runtime import ProcessSet
 from smddp_tf.keras._distribution import innermost
-from smddp_tf.keras.callbacks._base import Callback
+from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 from smddp_tf.keras.callbacks._stopping import monitored
 
 tf = _native.tensorflow()
@@ -180,7 +179,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: learning rate warm-up is done, at {rate:g}.")
 
 
-class ReduceLROnPlateau(tf.keras.callbacks.ReduceLROnPlateau):
+class ReduceLROnPlateau(OnProcessSet, tf.keras.callbacks.ReduceLROnPlateau):
     """Keras's ReduceLROnPlateau, on the metric's average over all ranks: all reduce the rate alike.
 
     After MetricAverageCallback that average is the metric of all ranks.
@@ -190,13 +189,6 @@ class ReduceLROnPlateau(tf.keras.callbacks.ReduceLROnPlateau):
       process_set: the ranks that take part; this rank must be one of them.
       **options: as for tf.keras.callbacks.ReduceLROnPlateau.
     """
-
-    def __init__(
-        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
-    ):
-        super().__init__(*args, **options)
-        _runtime.check_process_set(process_set)
-        self.process_set = process_set
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Decides on the average."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from smddp_tf import _collectives, _native, _runtime
 from smddp_tf._reduce_op import Max, Sum
 from smddp_tf._runtime import ProcessSet
-from smddp_tf.keras.callbacks._base import Callback
+from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 
 tf = _native.tensorflow()
 
@@ -32,7 +31,7 @@ def monitored(logs, monitor: str, process_set):
     return float(total / count) if count else None
 
 
-class EarlyStopping(tf.keras.callbacks.EarlyStopping):
+class EarlyStopping(OnProcessSet, tf.keras.callbacks.EarlyStopping):
     """Keras's EarlyStopping, on the metric's average over all ranks.
 
     All ranks stop in the same epoch; also when another callback set model.stop_training on some of
@@ -44,13 +43,6 @@ class EarlyStopping(tf.keras.callbacks.EarlyStopping):
       process_set: the ranks that take part; this rank must be one of them.
       **options: as for tf.keras.callbacks.EarlyStopping.
     """
-
-    def __init__(
-        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
-    ):
-        super().__init__(*args, **options)
-        _runtime.check_process_set(process_set)
-        self.process_set = process_set
 
     def get_monitor_value(self, logs: dict | None):
         """The metric, averaged over the ranks that have it."""
@@ -79,7 +71,7 @@ class AgreeOnStop(Callback):
       ValueError: every is not positive.
     """
 
-    def __init__(self, every: str | int = 1, process_set: ProcessSet = _runtime.global_process_set):
+    def __init__(self, every: int = 1, process_set: ProcessSet = _runtime.global_process_set):
         super().__init__()
         if int(every) < 1:
             raise ValueError(f"every={every!r} is no number of batches >= 1")
@@ -134,5 +126,5 @@ class TerminateOnNaN(AgreeOnStop):
 
     def _agree(self) -> None:
         super()._agree()
-        if self.model.stop_training and _runtime.rank() == 0:
+        if self.model.stop_training and self.process_set.rank() == 0:
             print("\nTerminateOnNaN: training ends on all ranks.")
