@@ -7,7 +7,6 @@ import textwrap
 
 import launcher
 import pytest
-from shared_jobs import SharedJobs
 
 
 def on_ranks(fixture: str, environments, *ranks):
@@ -47,27 +46,9 @@ def python(request):
     return path
 
 
-@pytest.fixture(scope="session")
-def shared_jobs():
-    """The jobs that tests share."""
-    jobs = SharedJobs()
-    yield jobs
-    jobs.end()
-
-
 @pytest.fixture
-def job(tmp_path, shared_jobs):
-    """run_ranks(body, ranks, ...) in a folder of this test, in a job that it shares with others."""
-
-    def run(body, ranks, **options):
-        return launcher.run_ranks(body, ranks, tmp_path, shared=shared_jobs, **options)
-
-    return run
-
-
-@pytest.fixture
-def own_job(tmp_path):
-    """run_ranks(body, ranks, ...) in a job of its own: for what ends ranks, or reads its output."""
+def job(tmp_path):
+    """run_ranks(body, ranks, ...) in a folder of this test."""
     return lambda body, ranks, **options: launcher.run_ranks(body, ranks, tmp_path, **options)
 
 
@@ -103,29 +84,27 @@ import smddp_tf.keras as hvd
 keras = tf.keras
 """
 
-    def __init__(self, name, tmp_path, shared_jobs):
+    def __init__(self, name, tmp_path):
         python, self.env = KERASES[name]
         self.name, self.python, self.tmp_path = name, ALL_PYTHONS[python], tmp_path
-        self.shared_jobs = shared_jobs
 
     def why_not(self, modules) -> str:
         """Why modules cannot be imported here; "" if they can."""
         return _why_not(self.python, modules)
 
-    def __call__(self, body, ranks, env=None, own=False, **options):
+    def __call__(self, body, ranks, env=None, **options):
         return launcher.run_ranks(
             self.PRELUDE + textwrap.dedent(body),
             ranks,
             self.tmp_path,
             python=self.python,
             env={**self.env, **(env or {})},
-            shared=None if own else self.shared_jobs,
             **options,
         )
 
 
-def _keras_job(name, tmp_path, shared_jobs) -> KerasJob:
-    run = KerasJob(name, tmp_path, shared_jobs)
+def _keras_job(name, tmp_path) -> KerasJob:
+    run = KerasJob(name, tmp_path)
     reason = run.why_not("tensorflow, tf_keras" if run.env else "tensorflow")
     if reason:
         pytest.skip(f"{name} is not here: {reason}")
@@ -133,24 +112,24 @@ def _keras_job(name, tmp_path, shared_jobs) -> KerasJob:
 
 
 @pytest.fixture(params=list(KERASES))
-def keras_job(request, tmp_path, shared_jobs):
+def keras_job(request, tmp_path):
     """A KerasJob for Keras 3, for tf_keras on the same TensorFlow, and for Keras 2."""
-    return _keras_job(request.param, tmp_path, shared_jobs)
+    return _keras_job(request.param, tmp_path)
 
 
 @pytest.fixture
-def keras3_job(tmp_path, shared_jobs):
+def keras3_job(tmp_path):
     """A KerasJob for Keras 3, where the Keras makes no difference."""
-    return _keras_job("keras3", tmp_path, shared_jobs)
+    return _keras_job("keras3", tmp_path)
 
 
 @pytest.fixture
-def keras2_job(tmp_path, shared_jobs):
+def keras2_job(tmp_path):
     """A KerasJob for Keras 2 alone."""
-    return _keras_job("keras2", tmp_path, shared_jobs)
+    return _keras_job("keras2", tmp_path)
 
 
 @pytest.fixture(params=["tf_keras", "keras2"])
-def legacy_keras_job(request, tmp_path, shared_jobs):
+def legacy_keras_job(request, tmp_path):
     """A KerasJob for what needs Keras 2 or its successor."""
-    return _keras_job(request.param, tmp_path, shared_jobs)
+    return _keras_job(request.param, tmp_path)

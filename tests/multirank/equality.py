@@ -94,8 +94,8 @@ def measure() -> dict:
     found = {}
     for name in KERASES:
         with tempfile.TemporaryDirectory() as folder:
-            job = KerasJob(name, folder, None)
-            results = job(bodies(WAYS), 2, own=True, timeout=900).check(2)
+            job = KerasJob(name, folder)
+            results = job(bodies(WAYS), 2, timeout=900).check(2)
             found[name] = results[0]["differences"]
     return found
 

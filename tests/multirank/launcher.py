@@ -17,8 +17,12 @@ import sys
 import tempfile
 import textwrap
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from fork_servers import ForkServers
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 BIN = pathlib.Path(sys.executable).parent
+_fork_servers = ForkServers()
 
 PRELUDE = """
 import faulthandler, json, os, pathlib, sys, time
@@ -74,7 +78,8 @@ def _kill_left_ranks(folder) -> None:
         pid = int(path.read_text() or 0)
         try:
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            if os.fsencode(pathlib.Path(folder) / "script.py") in command:
+            ours = (pathlib.Path(folder) / "script.py", HERE / "fork_server.py")
+            if set(map(os.fsencode, ours)) & set(command):
                 os.kill(pid, signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended, as it should
@@ -129,6 +134,11 @@ def mpirun(ranks: int, launcher=None) -> list:
     return [launcher, "-np", str(ranks), *extra]
 
 
+def warm_python(python=None, env=None) -> list:
+    """The words that start a script as `python` would, but with TensorFlow imported already."""
+    return _fork_servers.client(python or sys.executable, environment(env))
+
+
 def run_ranks(
     body: str,
     ranks: int,
@@ -138,15 +148,15 @@ def run_ranks(
     timeout=120,
     python=None,
     launcher=None,
-    shared=None,
+    cold=False,
 ) -> Job:
     """Runs `body` on every rank, after `import smddp_tf as hvd`, `init()` and `import tensorflow`.
 
-    The body may call report(name=value, ...). shared: the SharedJobs of which one runs it; without,
-    the job is its own.
+    The body may call report(name=value, ...). cold: each rank starts Python and imports TensorFlow,
+    as under a launcher that is not the usual one.
     """
     out = pathlib.Path(tmp_path)
-    for pattern in ("rank*.json", "pid*", "stacks*", "output*"):
+    for pattern in ("rank*.json", "pid*", "stacks*"):
         for old in out.glob(pattern):
             old.unlink()
     script = out / "script.py"
@@ -154,13 +164,9 @@ def run_ranks(
     header += "rank, size = hvd.rank(), hvd.size()\n"
     prelude = PRELUDE.format(dump=max(5, timeout - 10), out=str(out))
     script.write_text(prelude + header + textwrap.dedent(body))
-    command = [*mpirun(ranks, launcher), python or sys.executable]
-    if shared is not None:
-        given = (command, ranks, environment(env), script, out, timeout)
-        code, output, timed_out = shared.run(*given)
-    else:
-        command.append(script)
-        code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
+    python = [python or sys.executable] if cold or launcher else warm_python(python, env)
+    command = [*mpirun(ranks, launcher), *python, script]
+    code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
     where = {}
     if timed_out:

@@ -16,9 +16,9 @@ def report(**values):
 
 
 @pytest.fixture
-def run(own_job):
-    """own_job(), for bodies that report after shutdown()."""
-    return lambda body, ranks, **options: own_job(REPORT + textwrap.dedent(body), ranks, **options)
+def run(job):
+    """job(), for bodies that report after shutdown()."""
+    return lambda body, ranks, **options: job(REPORT + textwrap.dedent(body), ranks, **options)
 
 
 SETS = """
@@ -337,6 +337,6 @@ report(done=True)
 """
 
 
-def test_a_rank_that_is_only_slow(own_job):
+def test_a_rank_that_is_only_slow(job):
     """It comes after a while: no error."""
-    own_job(SLOW, 2, timeout=200).check(2)
+    job(SLOW, 2, timeout=200).check(2)

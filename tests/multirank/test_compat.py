@@ -10,7 +10,8 @@ SCRIPTS = launcher.ROOT / "tests" / "scripts"
 
 def run(python, words, ranks=2, env=None, cwd=None):
     """Runs `python -m smddp_tf.compat WORDS`; returns the output."""
-    command = [*launcher.mpirun(ranks), python, "-m", "smddp_tf.compat", *words]
+    start = [*launcher.mpirun(ranks), *launcher.warm_python(python, env)]
+    command = [*start, "-m", "smddp_tf.compat", *words]
     code, output, timed_out = launcher.run_command(command, timeout=120, env=env, cwd=cwd)
     assert (code, timed_out) == (0, False), output[-4000:]
     return output
@@ -129,7 +130,7 @@ def test_names_and_refusals(name, tmp_path):
     """Everything beside the API that scripts touch, and every refusal, in one process."""
     from conftest import KerasJob
 
-    keras_job = KerasJob(name, tmp_path, None)
+    keras_job = KerasJob(name, tmp_path)
     reason = keras_job.why_not("tensorflow")
     if reason:
         pytest.skip(f"{name} is not here: {reason}")

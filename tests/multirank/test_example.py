@@ -14,10 +14,9 @@ def train(python, ranks, folder, *arguments):
     """Trains; returns (accuracy after each epoch, weights)."""
     weights = folder / f"weights{ranks}.npz"
     checkpoints = folder / f"checkpoints{ranks}"
-    command = [
-        *(launcher.mpirun(ranks) if ranks else []),
-        *(python, SCRIPT, "--checkpoints", checkpoints, "--weights", weights, *arguments),
-    ]
+    start = [*(launcher.mpirun(ranks) if ranks else []), *launcher.warm_python(python)]
+    options = ["--checkpoints", checkpoints, "--weights", weights, *arguments]
+    command = [*start, SCRIPT, *options]
     code, output, timed_out = launcher.run_command(command, timeout=180)
     assert (code, timed_out) == (0, False), output[-4000:]
     assert re.search(rf"all {ranks or 1} ranks hold the same weights; \d+ samples/s", output)

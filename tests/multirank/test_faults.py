@@ -59,9 +59,9 @@ report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
 
 
 @on_ranks("python", PYTHONS, 2, 3)
-def test_ranks_that_disagree(own_job, python, ranks):
+def test_ranks_that_disagree(job, python, ranks):
     """FailedPreconditionError on all ranks, naming both sides; the job goes on."""
-    results = own_job(DISAGREE, ranks, python=python).check(ranks)
+    results = job(DISAGREE, ranks, python=python).check(ranks)
     assert all(result["sum"] == ranks for result in results.values())
 
 
@@ -90,11 +90,11 @@ except tf.errors.OpError as error:
 
 
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "sys.exit(0)"])
-def test_a_rank_that_goes(own_job, end):
+def test_a_rank_that_goes(job, end):
     """Survivors raise within 2 seconds, naming the rank, the collective and the step."""
     body = TRAIN_UNTIL + f"if rank == 1:\n    {end}\n" + SURVIVE
     start = time.monotonic()
-    result = own_job(body, 3, timeout=60)
+    result = job(body, 3, timeout=60, cold=True)
     assert not result.timed_out, result.output[-4000:]
     assert time.monotonic() - start < 45
     assert result.returncode != 0
@@ -113,10 +113,10 @@ def test_a_rank_that_goes(own_job, end):
     ("ranks", "end"),
     [(2, "sys.exit(0)"), (3, "sys.exit(0)"), (4, "hvd.shutdown(); time.sleep(5); sys.exit(0)")],
 )
-def test_a_rank_of_another_node_ends(own_job, end, ranks):
+def test_a_rank_of_another_node_ends(job, end, ranks):
     """It tells the other nodes, and failures of a node are passed on: nobody waits for long."""
     body = TRAIN_UNTIL + f"if rank == 1:\n    {end}\n" + SURVIVE
-    result = own_job(body, ranks, env={"SMDDP_NODES": "2"}, timeout=60)
+    result = job(body, ranks, env={"SMDDP_NODES": "2"}, timeout=60)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     # Whoever notices first tells all: a rank of its own node knows its process.
@@ -129,18 +129,18 @@ def test_a_rank_of_another_node_ends(own_job, end, ranks):
         assert "DistributedGradientTape" in survivor["text"]
 
 
-def test_a_rank_of_another_node_dies(own_job):
+def test_a_rank_of_another_node_dies(job):
     """The launcher ends the others; what they waited for is in the output all the same."""
     body = TRAIN_UNTIL + "if rank == 1:\n    os.kill(os.getpid(), 9)\n" + SURVIVE
     start = time.monotonic()
-    result = own_job(body, 2, env={"SMDDP_NODES": "2"}, timeout=60)
+    result = job(body, 2, env={"SMDDP_NODES": "2"}, timeout=60)
     assert not result.timed_out, result.output[-4000:]
     assert time.monotonic() - start < 45
     assert "ended by SIGTERM while waiting for" in result.output, result.output[-4000:]
     assert "(step " in result.output
 
 
-def test_ranks_of_several_nodes_end_at_different_times(own_job):
+def test_ranks_of_several_nodes_end_at_different_times(job):
     """The first waits for the last; no error, and no core is burnt."""
     body = """
     half = hvd.add_process_set([0, 2])
@@ -150,20 +150,20 @@ def test_ranks_of_several_nodes_end_at_different_times(own_job):
         assert float(hvd.allreduce(1.0, op=hvd.Sum, process_set=half)) == 2
     report(done=True)
     """
-    own_job(body, 4, env={"SMDDP_NODES": "2"}).check(4)
+    job(body, 4, env={"SMDDP_NODES": "2"}).check(4)
 
 
-def test_a_rank_that_goes_leaves_no_shared_memory(own_job):
+def test_a_rank_that_goes_leaves_no_shared_memory(job):
     """The segment has no name, so nothing is in /dev/shm even after SIGKILL."""
     import os
 
     before = set(os.listdir("/dev/shm"))
-    own_job(TRAIN_UNTIL + "os.kill(os.getpid(), 9)", 2, timeout=60)
+    job(TRAIN_UNTIL + "os.kill(os.getpid(), 9)", 2, timeout=60)
     left = {name for name in set(os.listdir("/dev/shm")) - before if "smddp" in name}
     assert not left
 
 
-def test_own_sigterm_handler_is_kept(own_job):
+def test_own_sigterm_handler_is_kept(job):
     """A script's handler still runs, whether it was set before or after init."""
     body = """
     import signal
@@ -173,11 +173,11 @@ def test_own_sigterm_handler_is_kept(own_job):
     time.sleep(0.2)
     report(seen=len(seen), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
     """
-    results = own_job(body, 2).check(2)
+    results = job(body, 2).check(2)
     assert all(result == {"seen": 1, "sum": 2.0} for result in results.values())
 
 
-def test_sigterm_still_ends_a_process_and_its_children(own_job):
+def test_sigterm_still_ends_a_process_and_its_children(job):
     """Without a handler of the script's, SIGTERM kills as ever, forked children too."""
     body = """
     import signal
@@ -197,13 +197,13 @@ def test_sigterm_still_ends_a_process_and_its_children(own_job):
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(60)
     """
-    result = own_job(body, 2, timeout=40)
+    result = job(body, 2, timeout=40)
     assert not result.timed_out
     assert result.returncode != 0
     assert [result.results[r]["signal"] for r in (0, 1)] == [15, 15]
 
 
-def test_a_forked_child_is_no_rank(own_job):
+def test_a_forked_child_is_no_rank(job):
     """It is refused, and its end does not disturb the job."""
     body = """
     child = os.fork()
@@ -217,11 +217,11 @@ def test_a_forked_child_is_no_rank(own_job):
     _, status = os.waitpid(child, 0)
     report(code=os.WEXITSTATUS(status), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
     """
-    results = own_job(body, 2).check(2)
+    results = job(body, 2).check(2)
     assert all(result == {"code": 7, "sum": 2.0} for result in results.values())
 
 
-def test_a_rank_that_stops(own_job):
+def test_a_rank_that_stops(job):
     """A warning names it and the tensors; then an error does."""
     body = (
         TRAIN_UNTIL
@@ -233,7 +233,7 @@ if rank == 1:
         + SURVIVE
     )
     env = {"SMDDP_STALL_WARNING_SECONDS": "1", "SMDDP_TIMEOUT_SECONDS": "3"}
-    result = own_job(body, 2, env=env, timeout=60)
+    result = job(body, 2, env=env, timeout=60)
     assert result.results[0]["error"] == "DeadlineExceededError", result.output[-4000:]
     assert "rank 1" in result.results[0]["text"]
     assert 2.5 < result.results[0]["seconds"] < 8
@@ -291,11 +291,11 @@ report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
 """
 
 
-def test_a_backward_pass_that_fails(own_job, python):
+def test_a_backward_pass_that_fails(job, python):
     """The rank has its own error at once, though later buckets could run; the others are told."""
     env = {"SMDDP_BUCKET_BYTES": "200000", "SMDDP_FIRST_BUCKET_BYTES": "200000"}
     env["SMDDP_TIMEOUT_SECONDS"] = "25"  # what a hang would show as
-    results = own_job(BACKWARD_FAILS, 2, python=python, env=env).check(2)
+    results = job(BACKWARD_FAILS, 2, python=python, env=env).check(2)
     assert all(result["sum"] == 2 for result in results.values())
 
 

@@ -99,8 +99,8 @@ def test_every_op_completes_later(job, python):
         assert result["how"] == (1 if result["kept"] else 2)
 
 
-def test_every_op_blocks(own_job, python):
+def test_every_op_blocks(job, python):
     """The same, and the log says it once on each rank."""
-    job = own_job(with_checks(EVERY_OP), 2, python=python, env=BLOCKING)
+    job = job(with_checks(EVERY_OP), 2, python=python, env=BLOCKING)
     assert {result["how"] for result in job.check(2).values()} == {3}
     assert job.output.count("operations cannot be completed later") == 2, job.output[-4000:]

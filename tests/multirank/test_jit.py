@@ -38,11 +38,9 @@ report(kind=kind, found=found, typed=typed)
 """
 
 
-def test_classes_of_failures(own_job, python):
+def test_classes_of_failures(job, python):
     """From TensorFlow 2.18 on as without jit; before, XLA has InternalError only."""
-    job = own_job(
-        with_checks(TYPED + CLASSES), 2, python=python, env={"SMDDP_TIMEOUT_SECONDS": "1"}
-    )
+    job = job(with_checks(TYPED + CLASSES), 2, python=python, env={"SMDDP_TIMEOUT_SECONDS": "1"})
     # Its exit code tells that it failed: MPI is not finalized then.
     assert not job.timed_out and sorted(job.results) == [0, 1], job.output[-8000:]
     first, second = job.results[0], job.results[1]

@@ -69,7 +69,7 @@ def test_uneven_steps(job, ranks):
     job(with_checks(UNEVEN), ranks).check(ranks)
 
 
-def test_a_rank_that_ends_without_joining(own_job):
+def test_a_rank_that_ends_without_joining(job):
     """Who waits in join() is told."""
     body = """
     if rank == 1:
@@ -83,7 +83,7 @@ def test_a_rank_that_ends_without_joining(own_job):
     report(ended=False)
     """
     start = time.monotonic()
-    result = own_job(body, 2)
+    result = job(body, 2)
     assert sorted(result.results) == [0, 1], result.output[-3000:]
     assert time.monotonic() - start < 60
 

@@ -10,7 +10,8 @@ EXAMPLES = launcher.ROOT / "examples"
 
 def run(keras_job, script, *arguments, ranks=2):
     """Runs an example; returns its output."""
-    command = [*launcher.mpirun(ranks), keras_job.python, EXAMPLES / script, *arguments]
+    python = launcher.warm_python(keras_job.python, keras_job.env)
+    command = [*launcher.mpirun(ranks), *python, EXAMPLES / script, *arguments]
     code, output, timed_out = launcher.run_command(command, timeout=150, env=keras_job.env)
     assert (code, timed_out) == (0, False), output[-4000:]
     return output

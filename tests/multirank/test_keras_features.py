@@ -168,7 +168,7 @@ report(done=True)
 def test_uneven_data_without_shard(keras3_job):
     """Rank 0 is told what happened: that rank 1 is late, and then that it has ended."""
     env = {"SMDDP_STALL_WARNING_SECONDS": "1"}
-    job = keras3_job("WAIT = True" + UNEVEN, 2, env=env, own=True)
+    job = keras3_job("WAIT = True" + UNEVEN, 2, env=env)
     assert job.returncode != 0 and not job.timed_out
     assert re.search(r"stalled: waited 1\.\d s for rank 1 in .*out of data", job.output), job.output
     assert re.search(r"rank 1 .*has ended.*shard does\), or let it call join", job.output)

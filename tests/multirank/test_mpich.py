@@ -24,18 +24,18 @@ report(size=size)
 
 
 @pytest.mark.parametrize(("ranks", "nodes"), [(2, 0), (3, 0), (4, 2)])
-def test_mpich(own_job, ranks, nodes):
+def test_mpich(job, ranks, nodes):
     """On one node and between two."""
     env = {"SMDDP_NODES": str(nodes)} if nodes else {}
-    own_job(BODY, ranks, launcher=MPICH, env=env).check(ranks)
+    job(BODY, ranks, launcher=MPICH, env=env).check(ranks)
 
 
-def test_wrong_library(own_job):
+def test_wrong_library(job):
     """Open MPI's library under MPICH's mpirun is refused in one sentence."""
     library = launcher.BIN.parent / "lib" / "libmpi.so.40"
     if not library.exists():
         pytest.skip("no Open MPI wheel in this environment")
-    result = own_job(BODY, 2, launcher=MPICH, env={"SMDDP_MPI_LIBRARY": str(library)}, timeout=60)
+    result = job(BODY, 2, launcher=MPICH, env={"SMDDP_MPI_LIBRARY": str(library)}, timeout=60)
     assert not result.timed_out
     assert result.returncode != 0
     assert f"SMDDP_MPI_LIBRARY='{library}' cannot serve" in result.output, result.output[-3000:]

@@ -8,7 +8,7 @@ from scripts import with_checks
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_added_and_removed(own_job, nodes):
+def test_added_and_removed(job, nodes):
     """20 times, and nothing is left: memory, mappings, descriptors, threads."""
     body = """
     import gc
@@ -59,10 +59,10 @@ def test_added_and_removed(own_job, nodes):
     equal(hvd.allreduce(1.0, op=hvd.Sum), size)
     report(checks=checks)
     """
-    own_job(with_checks(body), 3, env={"SMDDP_NODES": str(nodes)}).check(3)
+    job(with_checks(body), 3, env={"SMDDP_NODES": str(nodes)}).check(3)
 
 
-def test_ranks_that_disagree(own_job):
+def test_ranks_that_disagree(job):
     """About which sets there are, or inside one: an error on all ranks, and the job goes on."""
     body = """
     import threading
@@ -92,13 +92,13 @@ def test_ranks_that_disagree(own_job):
     hvd.barrier()
     report(text=text)
     """
-    results = own_job(with_checks(body), 3).check(3)
+    results = job(with_checks(body), 3).check(3)
     for r in (1, 2):
         assert "allreduce 'odd' of process set 1" in results[r]["text"]
         assert "rank 1 has [float32 [1]], rank 2 has [float32 [2]]" in results[r]["text"]
 
 
-def test_a_set_in_use_is_not_removed(own_job):
+def test_a_set_in_use_is_not_removed(job):
     """All ranks hear of it, and the collective under way ends well."""
     body = """
     import threading
@@ -117,10 +117,10 @@ def test_a_set_in_use_is_not_removed(own_job):
     assert hvd.remove_process_set(s)
     report(checks=checks)
     """
-    own_job(with_checks(body), 3).check(3)
+    job(with_checks(body), 3).check(3)
 
 
-def test_a_member_that_dies(own_job):
+def test_a_member_that_dies(job):
     """Its set hears of it, and so does who waits elsewhere for somebody that waits in the set."""
     body = """
     s = hvd.add_process_set([1, 2])
@@ -138,7 +138,7 @@ def test_a_member_that_dies(own_job):
         time.sleep(1)  # let the others report before mpirun ends the job
         raise
     """
-    result = own_job(with_checks(body), 3, timeout=60)
+    result = job(with_checks(body), 3, timeout=60)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     # mpirun may end a survivor before its script reports, but the sentence is always there.

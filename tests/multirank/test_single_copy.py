@@ -40,9 +40,9 @@ report(checks=checks)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_from_peer_to_peer(own_job, ranks):
+def test_from_peer_to_peer(job, ranks):
     """The same values in all ways; large tensors are read from the peers."""
-    result = own_job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result = job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"})
     result.check(ranks)
     for name in ("broadcast", "allgather", "alltoall"):
         assert f"single_copy_{name}: taken" in result.output, result.output[-3000:]
@@ -68,10 +68,10 @@ if rank in REFUSED:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter has x86-64's numbers")
 @pytest.mark.parametrize(("ranks", "refused"), [(2, {1}), (3, {0, 1, 2})])
-def test_reading_is_refused_later(own_job, ranks, refused):
+def test_reading_is_refused_later(job, ranks, refused):
     """The operation is done again through what the node shares; the values are the same."""
     body = with_checks(f"REFUSED = {refused}\n" + REFUSE + MOVE)
-    result = own_job(body, ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result = job(body, ranks, env={"SMDDP_LOG_LEVEL": "debug"})
     result.check(ranks)
     assert "single_copy_broadcast: taken" in result.output
     told = result.output.count("Operation not permitted; the ranks copy through the memory")
@@ -79,23 +79,23 @@ def test_reading_is_refused_later(own_job, ranks, refused):
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter has x86-64's numbers")
-def test_a_rank_that_may_not_read(own_job, tmp_path):
+def test_a_rank_that_may_not_read(job, tmp_path):
     """From its start, as in a sandbox: no rank tries, and the values are the same."""
     early = tmp_path / "early"
     early.mkdir()
     rank = "rank, REFUSED = __import__('os').environ.get('OMPI_COMM_WORLD_RANK'), ['1']\n"
     (early / "sitecustomize.py").write_text(rank + REFUSE)
     env = {"SMDDP_LOG_LEVEL": "debug", "PYTHONPATH": f"{early}:{launcher.ROOT}"}
-    result = own_job(with_checks(MOVE), 3, env=env)
+    result = job(with_checks(MOVE), 3, env=env, cold=True)
     result.check(3)
     assert "single_copy_broadcast: the ranks cannot read each other's memory" in result.output
     assert "single_copy_broadcast: taken" not in result.output
 
 
-def test_reading_is_switched_off(own_job):
+def test_reading_is_switched_off(job):
     """On all ranks."""
     env = {"SMDDP_LOG_LEVEL": "debug", "SMDDP_SINGLE_COPY": "0"}
-    result = own_job(with_checks(MOVE), 2, env=env)
+    result = job(with_checks(MOVE), 2, env=env)
     result.check(2)
     assert "single_copy_broadcast: taken" not in result.output
 
@@ -116,9 +116,9 @@ except tf.errors.OpError as error:
 """
 
 
-def test_a_peer_dies(own_job):
+def test_a_peer_dies(job):
     """Whose memory is gone is told of as always."""
-    result = own_job(GONE, 3, timeout=90)
+    result = job(GONE, 3, timeout=90)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     assert "rank 1 (process" in result.output, result.output[-4000:]

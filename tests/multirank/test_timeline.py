@@ -41,9 +41,9 @@ report(done=True)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_who_waited_for_whom(own_job, tmp_path, ranks):
+def test_who_waited_for_whom(job, tmp_path, ranks):
     """Events nest, are the same on all ranks, and the slow rank is named."""
-    own_job(BODY, ranks).check(ranks)
+    job(BODY, ranks).check(ranks)
     files = [tmp_path / f"trace.rank{r}.json" for r in range(ranks)]
     names = []
     for path in files:
@@ -77,7 +77,7 @@ def test_who_waited_for_whom(own_job, tmp_path, ranks):
     assert len(timeline.collectives(timeline.read(tmp_path / "all.json"))) == 36
 
 
-def test_a_killed_rank_leaves_a_trace(own_job, tmp_path):
+def test_a_killed_rank_leaves_a_trace(job, tmp_path):
     """SMDDP_TIMELINE; the file of a rank that died is readable."""
     body = """
     for i in range(30):
@@ -88,14 +88,14 @@ def test_a_killed_rank_leaves_a_trace(own_job, tmp_path):
         os.kill(os.getpid(), 9)
     hvd.barrier()
     """
-    own_job(body, 2, env={"SMDDP_TIMELINE": str(tmp_path / "t.json")})
+    job(body, 2, env={"SMDDP_TIMELINE": str(tmp_path / "t.json")})
     own = timeline.collectives(timeline.read(tmp_path / "t.rank1.json"))
     assert sum(e["name"] == "allreduce 'regular'" for e in own.values()) == 30
 
 
-def test_the_plot(own_job, tmp_path):
+def test_the_plot(job, tmp_path):
     """A picture, where matplotlib is; else the reason."""
-    own_job(BODY, 2).check(2)
+    job(BODY, 2).check(2)
     files = [tmp_path / f"trace.rank{r}.json" for r in range(2)]
     picture = tmp_path / "step.png"
     command = [launcher.BIN / "python", "-m", "smddp_tf.timeline", *files, "--plot", picture]

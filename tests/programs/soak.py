@@ -27,7 +27,6 @@ ENVIRONMENT = {
     "SMDDP_TIMEOUT_SECONDS": "20",
     "SMDDP_FIRST_BUCKET_BYTES": "40",
     "SMDDP_BUCKET_BYTES": "100",
-    "PYTHONPATH": f"{launcher.ROOT}:{HERE}",
 }
 START_SECONDS, SECONDS_EACH = 60, 15
 
@@ -69,9 +68,10 @@ def _job(programs, ranks: int, folder, options) -> launcher.Job:
         (folder / f"program{program.seed}.py").write_text(program.source)
     listed = [{"seed": one.seed, "counts": one.counts} for one in programs]
     (folder / "programs.json").write_text(json.dumps(listed))
-    command = [*launcher.mpirun(ranks), options.get("python", sys.executable), HERE / "rank.py"]
     limit = START_SECONDS + SECONDS_EACH * len(programs)
     env = {**ENVIRONMENT, **options.get("env", {})}
+    python = launcher.warm_python(options.get("python"), env)
+    command = [*launcher.mpirun(ranks), *python, HERE / "rank.py"]
     code, output, timed_out = launcher.run_command([*command, folder], timeout=limit, env=env)
     where = {int(path.name[6:]): path.read_text() for path in folder.glob("stacks*")}
     return launcher.Job(code, output, {}, timed_out, where)

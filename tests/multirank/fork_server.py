@@ -1,0 +1,157 @@
+"""Forks processes that have imported TensorFlow, which takes seconds of a core at each start.
+
+    fork_server.py SOCKET        told that it may end by the end of its standard input
+
+mpirun starts fork_client.py, which hands its environment, folder, cores and output to a process
+that is forked here, and becomes that process in all that mpirun can see: it passes signals on, and
+ends as it ended. TensorFlow has no threads until it is used, so that a fork has nothing to lose.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import types
+
+# Keras imports them if they are there, which takes a third of TensorFlow's whole import.
+OPTIONAL = ("sklearn", "matplotlib")
+
+
+def preload() -> None:
+    """Imports what almost every script does."""
+    sys.modules.update(dict.fromkeys(OPTIONAL))
+    tensorflow = importlib.import_module("tensorflow")
+    assert tensorflow.keras.Sequential  # Keras is imported when it is used
+    for name in OPTIONAL:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()  # or the first collection of each child copies every page
+
+
+def receive(connection) -> tuple:
+    """What a client sends: its standard files, and its state."""
+    data, files, _, _ = socket.recv_fds(connection, 1 << 16, 3)
+    while not data.endswith(b"\n"):
+        data += connection.recv(1 << 16)
+    return files, json.loads(data)
+
+
+def become(files, state) -> None:
+    """Makes this new process what the client was started as."""
+    os.setpgid(0, 0)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.environ.clear()
+    os.environ.update(state["environment"])
+    os.chdir(state["folder"])
+    os.sched_setaffinity(0, state["cores"])
+    sys.modules["numpy"].random.seed()  # Python's own generator is seeded at each fork
+
+
+def run(words) -> None:
+    """Runs `SCRIPT ARGUMENTS` or `-m MODULE ARGUMENTS` as Python would."""
+    if words[0] == "-m":
+        sys.argv, sys.path[0] = words[1:], os.getcwd()
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv, sys.path[0] = words, os.path.dirname(os.path.abspath(words[0]))
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__file__ = words[0]
+    with open(words[0], "rb") as file:
+        code = compile(file.read(), words[0], "exec")
+    exec(code, main.__dict__)
+
+
+class Server:
+    """Clients, and the processes forked for them."""
+
+    def __init__(self, path: str):
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(path)
+        self._listener.listen(64)
+        self._events = selectors.DefaultSelector()
+        self._events.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._events.register(sys.stdin, selectors.EVENT_READ, self._close)
+        self._forked: dict = {}  # pidfd -> (process id, connection)
+        self._open = True
+
+    def serve(self):
+        """Returns the words to run in each forked process, and None in the server at its end."""
+        while self._open:
+            for key, _ in self._events.select():
+                words = key.data(key.fileobj)
+                if words:
+                    return words
+        for process in self._forked:
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+        return None
+
+    def _close(self, _) -> None:
+        self._open = False
+
+    def _accept(self, listener):
+        connection, _ = listener.accept()
+        files, state = receive(connection)
+        child = os.fork()
+        if child == 0:
+            self._leave(connection)
+            become(files, state)
+            return state["words"]
+        for file in files:
+            os.close(file)
+        process = os.pidfd_open(child)
+        self._forked[process] = (child, connection)
+        self._events.register(process, selectors.EVENT_READ, self._ended)
+        self._events.register(
+            connection, selectors.EVENT_READ, lambda _: self._signalled(process, connection)
+        )
+        return None
+
+    def _leave(self, connection) -> None:
+        """Closes what is the server's."""
+        self._events.close()
+        self._listener.close()
+        connection.close()
+        for process, (_, other) in self._forked.items():
+            os.close(process)
+            other.close()
+
+    def _signalled(self, process: int, connection) -> None:
+        """Passes on a signal that the client got; a client that is gone was killed."""
+        if process not in self._forked:
+            return  # it ended at the same time
+        number = connection.recv(1)
+        signal.pidfd_send_signal(process, number[0] if number else signal.SIGKILL)
+        if not number:
+            self._events.unregister(connection)
+
+    def _ended(self, process: int) -> None:
+        """Tells the client how its process ended."""
+        child, connection = self._forked.pop(process)
+        _, status = os.waitpid(child, 0)
+        self._events.unregister(process)
+        os.close(process)
+        if connection in self._events.get_map():
+            self._events.unregister(connection)
+            connection.sendall(status.to_bytes(4, "little"))
+        connection.close()
+
+
+def main() -> None:
+    """Serves; a forked process leaves that here and runs what it was started for."""
+    preload()
+    server = Server(sys.argv[1])
+    print("ready", flush=True)
+    words = server.serve()
+    del server
+    if words:
+        run(words)
+
+
+main()
