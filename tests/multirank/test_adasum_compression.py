@@ -131,12 +131,12 @@ for wrong in (C.topk, "fp16", None):
 def train(compression):
     keras = tf.keras
     keras.utils.set_random_seed(1)
-    x = np.random.RandomState(rank).randn(128, 20).astype("float32")
+    x = np.random.RandomState(rank).randn(1280, 20).astype("float32")
     y = x @ np.arange(20, dtype="float32")[:, None]
     model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(1)])
     optimizer = keras.optimizers.SGD(0.05)
     model.compile(hvdk.DistributedOptimizer(optimizer, compression=compression), "mse")
-    model.fit(x, y, batch_size=32, epochs=60, verbose=0,
+    model.fit(x, y, batch_size=32, epochs=6, verbose=0,
               callbacks=[hvdk.callbacks.BroadcastGlobalVariablesCallback(0)])
     weights = model.get_weights()
     assert len(set(hvd.allgather_object(weights[0].tobytes()))) == 1

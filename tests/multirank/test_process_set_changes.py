@@ -157,7 +157,7 @@ def _run_script(tmp_path, text: str, ranks: int) -> str:
         "import os\nimport tensorflow as tf, smddp_tf as hvd\n"
         "world = int(os.environ['OMPI_COMM_WORLD_RANK'])\n" + textwrap.dedent(text)
     )
-    command = [*launcher.mpirun(ranks), launcher.BIN / "python", script]
+    command = [*launcher.mpirun(ranks), *launcher.warm_python(), script]
     code, output, timed_out = launcher.run_command(command, timeout=60)
     assert not timed_out, output[-4000:]
     assert code == 0, output[-4000:]
