@@ -12,7 +12,7 @@
 namespace smddp_tf {
 namespace {
 
-// smddp_tf/_native.py has the same numbers.
+// smddp_tf/_graph/library.py has the same numbers.
 enum Handover : int { kUndecided, kKept, kCopied, kBlocking };
 
 std::atomic<int> handover{kUndecided};

@@ -1,4 +1,4 @@
-// The collectives that a user calls by hand; smddp_tf/_order.py keeps them in program order.
+// The collectives that a user calls by hand; smddp_tf/_graph/order.py keeps them in program order.
 #include <memory>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// An op that completes as the collectives do, and meets nobody: smddp_tf/_native.py runs it once.
+// An op that completes as the collectives do, and meets nobody: smddp_tf/_graph/library.py runs it once.
 #include <chrono>
 #include <thread>
 

@@ -1,7 +1,7 @@
 // Collectives inside XLA programs (jit_compile=True), on the host.
 //
 // XLA runs no TensorFlow kernels; it calls a custom-call target, of which it has two kinds. No XLA
-// header is needed for either, so one binary serves all versions; smddp_tf/_xla.py emits the call.
+// header is needed for either, so one binary serves all versions; smddp_tf/_graph/xla.py emits the call.
 #include "tf/xla_call.h"
 
 #include <dlfcn.h>

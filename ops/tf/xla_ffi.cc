@@ -25,7 +25,7 @@ Error* Failure(const Api* api, int code, const char* message) {
   return api->create_error(&error);
 }
 
-// Arguments of the call, as smddp_tf/_xla.py names them.
+// Arguments of the call, as smddp_tf/_graph/xla.py names them.
 struct Reader {
   const CallAttributes& attributes;
   bool complete = true;
