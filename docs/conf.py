@@ -1,0 +1,88 @@
+"""Sphinx's configuration; `make docs` builds.
+
+TensorFlow is mocked. The package never needs it for signatures and docstrings: wrappers are plain
+functions with annotations that name TensorFlow's types in text, and classes that derive from
+Keras's document their own arguments. So the pages are built in seconds, on any Python, and are the
+same whatever TensorFlow is installed. numpy is real, since the package needs it at import.
+"""
+
+import enum
+import pathlib
+import re
+import sys
+
+from sphinx.util import inspect
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from smddp_tf import _version  # noqa: E402
+
+project = "smddp_tf"
+author = "the smddp_tf authors"
+project_copyright = author
+version = release = _version.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = []
+# Blocks without a language are commands and output.
+highlight_language = "none"
+# Links to a heading: [...](page.md#some-heading).
+myst_heading_anchors = 3
+suppress_warnings = ["myst.header"]  # included pages may begin below level 1
+
+autodoc_mock_imports = ["tensorflow", "keras", "tf_keras"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+# Defaults as the source has them: Compression.none, not the class's repr.
+autodoc_preserve_defaults = True
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 88
+# Names of _types.py, which docs/api/smddp_tf.md explains, stay names.
+autodoc_type_aliases = {
+    name: name for name in ("Compressor", "GradientTape", "Tensor", "TensorLike", "Variable")
+}
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"{project} {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sphinx = False
+html_copy_source = False
+
+
+# Keras's classes, mocked or not, have a __new__ that takes anything; ours say what they take.
+_TAKES_ANYTHING = "(*args: Any, **kwargs: Any)"
+# Where public names are defined; users import them from smddp_tf.
+_PRIVATE = re.compile(r"\b_(runtime|reduce_op|native|types)\.")
+_ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
+
+
+def _own_signature(app, kind) -> str:
+    """The signature of the first __init__ of this package among a class and its bases."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("smddp_tf.") and "__init__" in vars(base):
+            function = vars(base)["__init__"]
+            app.emit("autodoc-before-process-signature", function, True)
+            aliases = app.config.autodoc_type_aliases
+            found = inspect.signature(function, bound_method=True, type_aliases=aliases)
+            return inspect.stringify_signature(found, unqualified_typehints=True)
+    return "()"
+
+
+def _public_signature(app, what, name, obj, options, signature, return_annotation):
+    """The signature with the names that users know."""
+    del name, options
+    if what == "class" and signature == _TAKES_ANYTHING:
+        signature = _own_signature(app, obj)
+    if what == "class" and issubclass(obj, enum.Enum):
+        return "", None
+    shown = signature and _ALIAS.sub(r"\1", _PRIVATE.sub("", signature))
+    return shown, return_annotation
+
+
+def setup(app):
+    """Called by Sphinx."""
+    app.connect("autodoc-process-signature", _public_signature)
