@@ -31,6 +31,8 @@ highlight_language = "none"
 myst_heading_anchors = 3
 suppress_warnings = ["myst.header"]  # included pages may begin below level 1
 
+# Each page is about one module, which its title names.
+add_module_names = False
 autodoc_mock_imports = ["tensorflow", "keras", "tf_keras"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -83,6 +85,18 @@ def _public_signature(app, what, name, obj, options, signature, return_annotatio
     return shown, return_annotation
 
 
+def _break_names(app, page, template, context, doctree):
+    """Lets browsers break long names where words end: SMDDP_<wbr>TIMEOUT_<wbr>SECONDS."""
+    del app, page, template, doctree
+
+    def broken(match):
+        return match[1] + re.sub(r"([_=(/]|\.(?=\w{5}))(?=\w)", r"\1<wbr>", match[2])
+
+    names = re.compile(r'(<span class="pre">|<h1>)([^<]*)')
+    context["body"] = names.sub(broken, context.get("body", ""))
+
+
 def setup(app):
     """Called by Sphinx."""
+    app.connect("html-page-context", _break_names)
     app.connect("autodoc-process-signature", _public_signature)
