@@ -1,6 +1,7 @@
 """The pages of docs/: all are reached, links and quotes are right, and code compiles."""
 
 import ast
+import json
 import pathlib
 import re
 import textwrap
@@ -96,8 +97,8 @@ def quotes(page) -> list:
             in_table = True
         elif not line.startswith("|"):
             in_table = False
-        elif in_table and "`" in line:
-            found.append(line.split("`")[1])
+        elif in_table:
+            found += re.findall(r"`([^`]+)`", line.split(" | ")[0])
     return found
 
 
@@ -156,3 +157,15 @@ def test_the_api_pages_have_every_public_name(page, names):
     """So a new name comes with its entry."""
     text = (DOCS / "api" / f"{page}.md").read_text()
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
+
+
+@pytest.mark.parametrize("notebook", sorted(ROOT.glob("examples/notebooks/*.ipynb")), ids=name_of)
+def test_notebooks_are_clean(notebook):
+    """Code cells compile and carry no outputs; the launch line is shown."""
+    cells = json.loads(notebook.read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    for cell in code:
+        compile("".join(cell["source"]), name_of(notebook), "exec")
+        assert cell["outputs"] == [] and cell["execution_count"] is None
+    text = "".join(line for cell in cells if cell not in code for line in cell["source"])
+    assert f"mpirun -np 2 --bind-to none python {notebook.stem}.py" in text
