@@ -90,6 +90,8 @@ def _break_names(app, page, template, context, doctree):
     del app, page, template, doctree
 
     def broken(match):
+        if len(match[2]) <= 16:  # short ones stay whole
+            return match[0]
         return match[1] + re.sub(r"([_=(/]|\.(?=\w{5}))(?=\w)", r"\1<wbr>", match[2])
 
     names = re.compile(r'(<span class="pre">|<h1>)([^<]*)')
