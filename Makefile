@@ -157,7 +157,8 @@ DOCS := build/docs
 DOCS_VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' smddp_tf/_version.py)
 
 docs: $(VENV_DOCS)/.ready
-	$(VENV_DOCS)/bin/sphinx-build -E -a -W --keep-going --quiet -d $(DOCS)/.doctrees docs $(DOCS)/$(DOCS_VERSION)
+	rm -rf $(DOCS)/$(DOCS_VERSION)
+	$(VENV_DOCS)/bin/sphinx-build -E -W --keep-going --quiet -d $(DOCS)/.doctrees docs $(DOCS)/$(DOCS_VERSION)
 	@newest=$$(ls $(DOCS) | grep -v index.html | sort -V | tail -n 1); \
 	  echo "<!doctype html><title>smddp_tf</title><meta http-equiv=refresh content='0; url=$$newest/index.html'>" \
 	  "<a href='$$newest/index.html'>smddp_tf $$newest</a>" >$(DOCS)/index.html

@@ -57,8 +57,9 @@ html_copy_source = False
 
 # Keras's classes, mocked or not, have a __new__ that takes anything; ours say what they take.
 _TAKES_ANYTHING = "(*args: Any, **kwargs: Any)"
-# Where public names are defined; users import them from smddp_tf.
-_PRIVATE = re.compile(r"\b_(runtime|reduce_op|native|types)\.")
+# Public names, wherever they are defined: users import them from smddp_tf.
+_PUBLIC_TYPE = re.compile(r"[\w.]*\b(ProcessSet|ReduceOp)\b")
+_PUBLIC_DEFAULT = re.compile(r"[\w.]+\.(global_process_set)\b")
 _ALIAS = re.compile(r"TypeAliasForwardRef\('(\w+)'\)")
 
 
@@ -81,8 +82,10 @@ def _public_signature(app, what, name, obj, options, signature, return_annotatio
         signature = _own_signature(app, obj)
     if what == "class" and issubclass(obj, enum.Enum):
         return "", None
-    shown = signature and _ALIAS.sub(r"\1", _PRIVATE.sub("", signature))
-    return shown, return_annotation
+    if signature:
+        signature = _PUBLIC_TYPE.sub(r"smddp_tf.\1", _ALIAS.sub(r"\1", signature))
+        signature = _PUBLIC_DEFAULT.sub(r"\1", signature)
+    return signature, return_annotation
 
 
 def _break_names(app, page, template, context, doctree):
