@@ -15,6 +15,9 @@ def join():
     as many). Collectives for which that would not do (Min, Max, Product, alltoall, reducescatter,
     a broadcast from this rank) fail on all ranks with FailedPreconditionError.
 
+    A rank that waits here makes no updates, so afterwards its variables are behind: broadcast them
+    from the rank that is returned.
+
     Returns:
       The rank that was the last to call it (between nodes by their clocks), the same on all ranks:
       an int32 scalar.
