@@ -34,7 +34,7 @@ def _tf_library() -> ctypes.CDLL:
 
 
 def handover() -> int:
-    """How ops complete (ops/tf/async_done.cc): 0 undecided, 1 kept, 2 copied, 3 they block."""
+    """How ops complete: 0 undecided, 1 kept, 2 copied, 3 they block (tf/runtime/async_done.cc)."""
     return _tf_library().smddp_handover()
 
 
@@ -89,7 +89,7 @@ def check_async_ops() -> None:
         )
 
 
-XLA_CALLS = ("typed", "legacy")  # of ops/tf/xla_call.h, the better one first
+XLA_CALLS = ("typed", "legacy")  # of ops/tf/xla/xla_call.h, the better one first
 
 
 @functools.cache

@@ -240,7 +240,7 @@ def reducescatter(
 
 
 def _own_rows(rows, process_set: int):
-    """This rank's part of the rows, as in ops/collective/reduce_scatter.cc; None if not known."""
+    """This rank's part of the rows, as in collective/host/reduce_scatter.cc; None if not known."""
     if rows is None:
         return None
     each, odd = divmod(rows, size_of(process_set))

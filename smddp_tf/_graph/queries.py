@@ -12,7 +12,7 @@ from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
 
-_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)  # of ops/tf/query_ops.cc
+_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)  # of ops/tf/kernels/query_ops.cc
 
 
 def _query(query: int, process_set_id: int, name):

@@ -64,7 +64,7 @@ class Request(ctypes.Structure):
         ("description", ctypes.c_char_p),
         ("num_tensors", ctypes.c_int32),
         ("tensors", ctypes.POINTER(Tensor)),
-        ("gather_bytes", ctypes.POINTER(ctypes.c_int64)),
+        ("part_bytes", ctypes.POINTER(ctypes.c_int64)),
     )
 
 

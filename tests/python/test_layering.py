@@ -32,13 +32,33 @@ PURE = {"errors", "_types", "_version", "_plan", "_job"}
 def test_cpp_rooms_include_downward_only():
     """A room may include itself and lower rooms; the TensorFlow ops use core and capi alone."""
     for path in (ROOT / "ops").rglob("*.[hc]*"):
-        room = path.parent.name
+        room = path.relative_to(ROOT / "ops").parts[0]
         if room not in ROOMS:
             continue
         for included in re.findall(r'#include "([a-z_]+)/', path.read_text()):
             assert ROOMS.index(included) <= ROOMS.index(room), f"{path} includes {included}/"
             if room == "tf":
                 assert included in ("tf", "capi", "core"), f"{path} includes {included}/"
+
+
+def test_no_cpp_file_includes_in_a_circle():
+    """Inside a room too: what a header and its source include, followed down, never comes back."""
+    below: dict = {}
+    for path in (ROOT / "ops").rglob("*.[hc]*"):
+        if path.suffix in (".h", ".cc"):
+            unit = str(path.relative_to(ROOT / "ops").with_suffix(""))
+            included = re.findall(r'#include "([a-z_/]+)\.h"', path.read_text())
+            below.setdefault(unit, set()).update(set(included) - {unit})
+    finished: set = set()
+
+    def follow(unit, way):
+        assert unit not in way, " includes ".join([*way, unit])
+        for included in sorted(below.get(unit, set()) - finished):
+            follow(included, [*way, unit])
+        finished.add(unit)
+
+    for unit in sorted(below):
+        follow(unit, [])
 
 
 def entry_of(package, path):
