@@ -1,7 +1,7 @@
 """Collectives inside tf.function(jit_compile=True).
 
-XLA runs no TensorFlow kernels, so the op is replaced by a custom call to tf/xla/xla_call.cc. XLA keeps
-no program order between calls, even those with side effects, so each call takes a token from
+XLA runs no TensorFlow kernels, so the op is replaced by a custom call to tf/xla/xla_call.cc. XLA
+keeps no program order between calls, even those with side effects, so each call takes a token from
 the one before it: the value of the variable of order.py, which TensorFlow hands through nested
 functions, loops and conds.
 
