@@ -6,6 +6,7 @@
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
+# make docs    the pages of docs/ and the API reference as HTML, in build/docs/
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
 #
 # Needs python3 (3.10 to 3.13), g++ and make; the rest comes from PyPI. PYTHON=... names another
@@ -17,6 +18,7 @@ VENV15 := .venv-2.15
 BETWEEN := 2.18 2.20
 VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
+VENV_DOCS := .venv-docs
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -35,7 +37,7 @@ export PYTHONPATH := $(CURDIR)
 SANITIZERS ?= thread address undefined
 
 .PHONY: train test test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
-  wheel bench bench-peers clean distclean
+  wheel bench bench-peers docs clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
@@ -94,6 +96,12 @@ $(VENV_MPICH)/.ready: requirements/mpich.txt
 	$(VENV_MPICH)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
+# TensorFlow is not needed (docs/conf.py), so this environment is small and made in a minute.
+$(VENV_DOCS)/.ready: requirements/docs.txt
+	$(PYTHON) -m venv $(VENV_DOCS)
+	$(VENV_DOCS)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
 $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 	$(BIN)/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
@@ -143,6 +151,19 @@ sanitize: $(VENV)/.ready
 	  setarch -R $$folder/smddp_cpp_tests || exit 1; \
 	done
 
+# ---- documentation: a folder for each version; index.html leads to the newest ----
+
+DOCS := build/docs
+DOCS_VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' smddp_tf/_version.py)
+
+docs: $(VENV_DOCS)/.ready
+	rm -rf $(DOCS)/$(DOCS_VERSION)
+	$(VENV_DOCS)/bin/sphinx-build -E -W --keep-going --quiet -d $(DOCS)/.doctrees docs $(DOCS)/$(DOCS_VERSION)
+	@newest=$$(ls $(DOCS) | grep -v index.html | sort -V | tail -n 1); \
+	  echo "<!doctype html><title>smddp_tf</title><meta http-equiv=refresh content='0; url=$$newest/index.html'>" \
+	  "<a href='$$newest/index.html'>smddp_tf $$newest</a>" >$(DOCS)/index.html
+	@echo "open $(DOCS)/index.html"
+
 bench: build $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/run.py
 
@@ -154,4 +175,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS)

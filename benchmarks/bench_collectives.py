@@ -18,7 +18,7 @@ import numpy as np
 from measure import LoadMeter, append_row, format_bytes, format_seconds, median
 from mpi4py import MPI
 
-from smddp_tf import _native
+from smddp_tf._job import native
 
 FLOAT32, SUM = 1, 1
 KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
@@ -29,11 +29,11 @@ def ours(core, name, given, result, size):
     count = given.size
     dims = (ctypes.c_int64 * 1)(count)
     source = result if name == "broadcast" else given
-    tensor = _native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
+    tensor = native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
     parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
     sizes = parts.get(name, [0])
     gather = (ctypes.c_int64 * len(sizes))(*sizes)
-    request = _native.Request(
+    request = native.Request(
         kind=KINDS[name],
         dtype=FLOAT32,
         op=SUM,
@@ -48,7 +48,7 @@ def ours(core, name, given, result, size):
 
     def call(kept=(tensor, dims, gather, request)):
         if core.smddp_run(pointer) != 0:
-            raise SystemExit(_native.last_error())
+            raise SystemExit(native.last_error())
 
     return call
 
@@ -143,9 +143,9 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the repeats")
     parser.add_argument("--json", default="", help="append rows to this file")
     args = parser.parse_args()
-    core, comm = _native.core(), MPI.COMM_WORLD
+    core, comm = native.core(), MPI.COMM_WORLD
     if core.smddp_init() != 0:
-        raise SystemExit(_native.last_error())
+        raise SystemExit(native.last_error())
     if comm.rank == 0:
         print("| collective | bytes | ours | MPI | MPI / ours (min-max) | others' cores |")
         print("|---|---|---|---|---|---|")

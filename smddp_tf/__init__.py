@@ -8,19 +8,14 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from smddp_tf._runtime import (
-    ProcessSet,
-    add_process_set,
+from smddp_tf._job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
     cuda_built,
     ddl_built,
-    global_process_set,
     gloo_built,
     gloo_enabled,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -30,39 +25,45 @@ from smddp_tf._runtime import (
     mpi_threads_supported,
     nccl_built,
     rank,
-    remove_process_set,
     rocm_built,
-    shutdown,
     size,
     stats,
 )
-from smddp_tf._tracing import start_timeline, stop_timeline
+from smddp_tf._job.job import init, shutdown
+from smddp_tf._job.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from smddp_tf._job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from smddp_tf._job.tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
 
 _NEED_TENSORFLOW = {
-    "allgather": "_collectives",
-    "allreduce": "_collectives",
-    "barrier": "_collectives",
-    "broadcast": "_collectives",
-    "grouped_allreduce": "_collectives",
-    "alltoall": "_exchange",
-    "grouped_allgather": "_exchange",
-    "grouped_reducescatter": "_exchange",
-    "join": "_exchange",
-    "reducescatter": "_exchange",
-    "allgather_object": "_variables",
-    "broadcast_": "_variables",
-    "broadcast_global_variables": "_variables",
-    "broadcast_object": "_variables",
-    "broadcast_object_fn": "_variables",
-    "broadcast_variables": "_variables",
-    "local_rank_op": "_queries",
-    "local_size_op": "_queries",
-    "process_set_included_op": "_queries",
-    "rank_op": "_queries",
-    "size_op": "_queries",
-    "DistributedGradientTape": "_tape",
-    "check_ranks_equal": "_equality",
+    "allgather": "_collectives.allgather",
+    "allreduce": "_collectives.allreduce",
+    "barrier": "_collectives.barrier",
+    "broadcast": "_collectives.broadcast",
+    "grouped_allreduce": "_collectives.allreduce",
+    "alltoall": "_collectives.alltoall",
+    "grouped_allgather": "_collectives.allgather",
+    "grouped_reducescatter": "_collectives.reducescatter",
+    "join": "_collectives.join",
+    "reducescatter": "_collectives.reducescatter",
+    "allgather_object": "_collectives.objects",
+    "broadcast_": "_collectives.variables",
+    "broadcast_global_variables": "_collectives.variables",
+    "broadcast_object": "_collectives.objects",
+    "broadcast_object_fn": "_collectives.objects",
+    "broadcast_variables": "_collectives.variables",
+    "local_rank_op": "_graph.queries",
+    "local_size_op": "_graph.queries",
+    "process_set_included_op": "_graph.queries",
+    "rank_op": "_graph.queries",
+    "size_op": "_graph.queries",
+    "DistributedGradientTape": "_gradients.tape",
+    "check_ranks_equal": "_gradients.equality",
     "BroadcastGlobalVariablesHook": "keras._tf_names",
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",
@@ -70,36 +71,31 @@ _NEED_TENSORFLOW = {
 }
 
 if TYPE_CHECKING:  # for editors; a test compares it with the list above
-    from smddp_tf._collectives import (
-        allgather,
-        allreduce,
-        barrier,
-        broadcast,
-        grouped_allreduce,
+    from smddp_tf._collectives.allgather import allgather, grouped_allgather
+    from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
+    from smddp_tf._collectives.alltoall import alltoall
+    from smddp_tf._collectives.barrier import barrier
+    from smddp_tf._collectives.broadcast import broadcast
+    from smddp_tf._collectives.join import join
+    from smddp_tf._collectives.objects import (
+        allgather_object,
+        broadcast_object,
+        broadcast_object_fn,
     )
-    from smddp_tf._equality import check_ranks_equal
-    from smddp_tf._exchange import (
-        alltoall,
-        grouped_allgather,
-        grouped_reducescatter,
-        join,
-        reducescatter,
+    from smddp_tf._collectives.reducescatter import grouped_reducescatter, reducescatter
+    from smddp_tf._collectives.variables import (
+        broadcast_,
+        broadcast_global_variables,
+        broadcast_variables,
     )
-    from smddp_tf._queries import (
+    from smddp_tf._gradients.equality import check_ranks_equal
+    from smddp_tf._gradients.tape import DistributedGradientTape
+    from smddp_tf._graph.queries import (
         local_rank_op,
         local_size_op,
         process_set_included_op,
         rank_op,
         size_op,
-    )
-    from smddp_tf._tape import DistributedGradientTape
-    from smddp_tf._variables import (
-        allgather_object,
-        broadcast_,
-        broadcast_global_variables,
-        broadcast_object,
-        broadcast_object_fn,
-        broadcast_variables,
     )
     from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
     from smddp_tf.keras._tf_names import (

@@ -4,23 +4,25 @@ import argparse
 import platform
 
 import smddp_tf
-from smddp_tf import _native
+from smddp_tf._graph import library
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import native
 from smddp_tf.errors import LibraryError
 
-# Of _native.handover().
+# Of library.handover().
 _COMPLETE = ("not decided yet", "a callback that is kept", "a copied callback", "blocking")
 
 
 def _tensorflow_lines() -> list:
     """The version of TensorFlow, and what of it was chosen at run time."""
     try:
-        tf = _native.tensorflow()
-        _native.check_async_ops()
-        handover = _native.handover()
+        tf = tensorflow()
+        library.check_async_ops()
+        handover = library.handover()
     except ImportError as error:
         return [f"TensorFlow: {error}"]
     try:
-        jit = f"{_native.xla_call_kind()} custom calls"
+        jit = f"{library.xla_call_kind()} custom calls"
     except LibraryError as error:
         jit = f"not available: {error}"
     return [
@@ -31,7 +33,7 @@ def _tensorflow_lines() -> list:
 
 
 def _lines() -> list:
-    core = _native.core()
+    core = native.core()
     smddp_tf.init()
     stats = smddp_tf.stats()
     mpi = stats["mpi"] if stats["mpi"] != "none" else "not opened, for there is one process"

@@ -24,9 +24,17 @@ def read(path) -> list:
 
 
 def collectives(events: list) -> dict:
-    """(track, sequence) -> the event of each collective."""
+    """(track, sequence) -> the event of each collective, and in it "waited", its time for peers."""
+    waited = {
+        (event["tid"], event["ts"]): event["dur"]
+        for event in events
+        if event.get("name") == "waiting for peers"
+    }
     return {
-        (event["tid"], event["args"]["sequence"]): event
+        (event["tid"], event["args"]["sequence"]): {
+            **event,
+            "waited": waited.get((event["tid"], event["ts"]), 0.0),
+        }
         for event in events
         if event.get("cat") == "collective"
     }
@@ -99,8 +107,83 @@ def merged(events_by_rank: dict, offsets: dict) -> list:
     return joined
 
 
-def plot(by_rank: dict, offsets: dict, step, path) -> None:
-    """Draws the gradient buckets of a step: ready, waiting for peers, moving bytes.
+def steps(by_rank: dict, offsets: dict) -> dict:
+    """The gradient buckets of each step, on all ranks, by rank and bucket, in microseconds.
+
+    Each is a dict: rank, bucket, and the times "ready" (its gradients exist), "began", "met" (all
+    ranks are there) and "done", on the first rank's clock.
+    """
+    found: dict = {}
+    for rank, own in by_rank.items():
+        for event in own.values():
+            match = re.search(r"bucket (\d+) of .*\(step (\d+)\)", event["name"])
+            if not match:
+                continue
+            began = event["ts"] + offsets[rank]
+            times = {
+                "ready": event["args"]["ready"] + offsets[rank],
+                "began": began,
+                "met": began + event["waited"],
+                "done": began + event["dur"],
+            }
+            found.setdefault(int(match[2]), []).append(
+                {"rank": rank, "bucket": int(match[1]), **times}
+            )
+    return {
+        step: sorted(rows, key=lambda row: (row["rank"], row["bucket"]))
+        for step, rows in sorted(found.items())
+    }
+
+
+def hidden_share(rows: list) -> float:
+    """The part of a step's reductions, from 0 to 1, that ran while gradients were still computed.
+
+    Args:
+      rows: of steps(). Buckets of a rank run one after another.
+    """
+    computed: dict = {}  # by rank: when its last gradient was
+    for row in rows:
+        computed[row["rank"]] = max(row["ready"], computed.get(row["rank"], row["ready"]))
+    total = sum(row["done"] - row["began"] for row in rows)
+    hidden = sum(max(0.0, min(row["done"], computed[row["rank"]]) - row["began"]) for row in rows)
+    return hidden / total if total else 1.0
+
+
+# Of Okabe and Ito's palette, which colour-blind readers can tell apart.
+_COLOURS = {
+    "backward pass, from the first gradient": "#009e73",
+    "ready, behind an earlier bucket": "#c8c8c8",
+    "waiting for peers": "#e69f00",
+    "moving bytes": "#0072b2",
+}
+
+
+def _bars(rows: list) -> list:
+    """(label, [(colour, from, to)]) from the top: each rank's backward pass, then its buckets."""
+    backward, queued, waiting, moving = _COLOURS.values()
+    bars: list = []
+    for rank in sorted({row["rank"] for row in rows}):
+        own = [row for row in rows if row["rank"] == rank]
+        ready = [row["ready"] for row in own]
+        bars.append((f"rank {rank}", [(backward, min(ready), max(ready))]))
+        for row in own:
+            spans = [
+                (queued, row["ready"], row["began"]),
+                (waiting, row["began"], row["met"]),
+                (moving, row["met"], row["done"]),
+            ]
+            bars.append((f"bucket {row['bucket']}", spans))
+    return bars
+
+
+def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
+    """Draws a step: each rank's backward pass, and what its gradient buckets waited for.
+
+    Args:
+      by_rank: rank -> collectives().
+      offsets: of clock_offsets().
+      step: which; None: one in the middle.
+      path: of the picture.
 
     Raises:
       ValueError: there is no such step.
@@ -108,37 +191,35 @@ def plot(by_rank: dict, offsets: dict, step, path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import patches, pyplot
 
-    buckets = {}
-    for rank, own in by_rank.items():
-        for event in own.values():
-            match = re.search(r"bucket (\d+) of .*\(step (\d+)\)", event["name"])
-            if match:
-                buckets.setdefault(int(match[2]), []).append((rank, int(match[1]), event))
-    if not buckets:
+    found = steps(by_rank, offsets)
+    if not found:
         raise ValueError("the traces hold no gradient bucket")
-    step = sorted(buckets)[len(buckets) // 2] if step is None else step
-    if step not in buckets:
-        raise ValueError(f"there is no step {step}; there are {min(buckets)} to {max(buckets)}")
-    rows = sorted(buckets[step], key=lambda row: row[:2])
-    start = min(event["args"]["ready"] + offsets[rank] for rank, _, event in rows)
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.35 * len(rows)))
-    for y, (rank, _, event) in enumerate(rows):
-        ready = event["args"]["ready"] + offsets[rank] - start
-        began = event["ts"] + offsets[rank] - start
-        axes.barh(y, began - ready, left=ready, color="tab:orange", label="queued")
-        axes.barh(y, event["dur"], left=began, color="tab:blue", label="reduced")
-    for rank in sorted(by_rank):
-        last = max(e["args"]["ready"] + offsets[rank] - start for r, _, e in rows if r == rank)
-        axes.axvline(last, color=f"C{2 + rank}", linestyle=":", label=f"rank {rank} has computed")
-    axes.set_yticks(range(len(rows)), [f"rank {rank}, bucket {b}" for rank, b, _ in rows])
-    axes.set_xlabel(f"microseconds from the first gradient of step {step}")
-    handles, labels = axes.get_legend_handles_labels()
-    unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), loc="lower right")
-    figure.tight_layout()
+    step = list(found)[len(found) // 2] if step is None else step
+    if step not in found:
+        raise ValueError(f"there is no step {step}; there are {min(found)} to {max(found)}")
+    rows = found[step]
+    start = min(row["ready"] for row in rows)
+    total = max(row["done"] for row in rows) - start
+    bars = _bars(rows)
+    figure, axes = pyplot.subplots(figsize=(9, 1.8 + 0.32 * len(bars)), layout="constrained")
+    for y, (_, spans) in enumerate(bars):
+        for colour, begin, end in spans:
+            axes.barh(y, (end - begin) / 1e3, left=(begin - start) / 1e3, color=colour)
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars])
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.set_xlabel("milliseconds from the first gradient")
+    axes.set_title(
+        f"step {step}: {total / 1e3:.2f} ms from the first gradient to the last result, "
+        f"{hidden_share(rows):.0%} of the reductions hidden"
+    )
+    handles = [patches.Patch(color=colour, label=text) for text, colour in _COLOURS.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
+    pyplot.close(figure)
 
 
 def main() -> int:

@@ -15,7 +15,7 @@
 
 #include "core/log.h"
 #include "engine/communicator.h"
-#include "kernels/reduce.h"
+#include "kernels/cpu/reduce.h"
 
 using namespace smddp;  // the C functions of this file are the only users
 
@@ -59,7 +59,7 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
 }
 
 // Checks the arguments and copies them; nothing has been sent when this fails.
-Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
+Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
   const DTypeInfo* dtype = FindDType(in.dtype);
   if (in.kind < 0 || in.kind > 5) return Refuse("unknown collective " + std::to_string(in.kind));
   if (dtype == nullptr) {
@@ -93,7 +93,7 @@ Status Convert(const smddp_request& in, const Topology& topo, Request* out) {
   }
   if (out->gathers()) {
     int parts = out->kind == Kind::kAllgather ? topo.size : topo.size * topo.size;
-    out->gather_bytes.assign(in.gather_bytes, in.gather_bytes + parts);
+    out->part_bytes.assign(in.part_bytes, in.part_bytes + parts);
   }
   return {};
 }
@@ -111,7 +111,7 @@ Status RunRequest(const smddp_request& in) {
   std::shared_ptr<RankSet> set = FindSet(in.process_set, &status);
   if (set == nullptr) return status;
   Request request;
-  status = Convert(in, set->topology(), &request);
+  status = ToRequest(in, set->topology(), &request);
   return status.ok() ? set->Run(std::move(request)) : status;
 }
 
@@ -127,7 +127,7 @@ std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
 std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set,
                                    smddp_done done, void* argument, Status* problem) {
   auto operation = std::make_unique<Operation>();
-  if (set != nullptr) *problem = Convert(request, set->topology(), &operation->request);
+  if (set != nullptr) *problem = ToRequest(request, set->topology(), &operation->request);
   operation->done = Tell(done, argument);
   if (problem->ok()) return operation;
   operation->done(*problem);
@@ -153,12 +153,12 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   if (!status.ok()) terms.problem = status.message();
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
-  auto world = std::make_unique<World>();
+  auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
-  status = ConnectJob(config, ranks, terms, world.get(), &everybody);
+  status = ConnectJob(config, ranks, terms, context.get(), &everybody);
   if (!status.ok()) return status;
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
-  auto comm = std::make_unique<Communicator>(std::move(world), std::move(everybody));
+  auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = comm->Start();
   if (!status.ok()) return status;
   communicator = comm.release();

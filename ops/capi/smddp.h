@@ -110,7 +110,7 @@ typedef struct {
   // `out` takes all parts. Alltoall: bytes from rank r to rank p of the set, at [r * size + p].
   // Reducescatter: of dims[0] rows each rank gets an equal number, early ranks the odd ones;
   // `out` has this rank's rows.
-  const int64_t* gather_bytes;
+  const int64_t* part_bytes;
 } smddp_request;
 
 // Blocks until this rank's part is done.

@@ -1,13 +1,9 @@
 #include "collective/joined.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace smddp {
 namespace {
 
-constexpr int kNumbersRoot = -1;  // SMDDP_NUMBERS of capi/smddp.h
-constexpr size_t kNumbersBytes = 4096;
+constexpr int kPartSizesRoot = -1;  // SMDDP_NUMBERS of capi/smddp.h
 
 }  // namespace
 
@@ -27,10 +23,12 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
   request.root = peer.root;
   request.run = peer.run;
   request.prescale = peer.scale;  // of the share that this rank reduces
-  // Numbers fit the zeros of JoinedMove; of other allgathers we can only be the rank without any.
-  bool gathers = request.kind == Kind::kAllgather &&
-                 (peer.count == 0 || (peer.root == kNumbersRoot && peer.count <= kNumbersBytes));
-  bool receives = request.kind == Kind::kBroadcast && request.root != topo.world_ranks[topo.rank];
+  // Part sizes fit the zeros of JoinedMove; of other allgathers we can only be the rank without
+  // any.
+  bool gathers =
+      request.kind == Kind::kAllgather &&
+      (peer.count == 0 || (peer.root == kPartSizesRoot && peer.count <= kPartSizesBytes));
+  bool receives = request.kind == Kind::kBroadcast && request.root != topo.job_ranks[topo.rank];
   bool serves = ServedByJoinedNodes(request) || (topo.num_nodes == 1 && (gathers || receives));
   if (!serves) request.joined.signature = ~peer.signature;
   if (serves && request.kind == Kind::kAllreduce) {
@@ -38,16 +36,6 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
     request.tensors = {{memory->data(), memory->data(), {static_cast<int64_t>(peer.count)}}};
   }
   return request;
-}
-
-JoinedMove::JoinedMove(Lane* lane, const Request* request)
-    : Pipeline(lane, request, request->joined.chunks, lane->topology->num_nodes == 1) {}
-
-void JoinedMove::Stage(size_t i) {
-  // In the exchanges of numbers that come before an allgather, zeros stand for a rank that has
-  // nothing (tf/parts.h); they are small. Of the data themselves nobody reads our part.
-  size_t bytes = std::min(kNumbersBytes, shm_->chunk_bytes());
-  if (i == 0) std::memset(Slot(shm_->rank(), 0), 0, bytes);
 }
 
 }  // namespace smddp

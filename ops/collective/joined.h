@@ -1,13 +1,17 @@
-// What a rank does for the others' collectives after join(): it takes part with zeros, or with
-// nothing.
+// What a rank asks for after join(), so that the others' collectives can go on: zeros, or nothing.
 #pragma once
 
-#include <memory>
+#include <cstddef>
 #include <vector>
 
-#include "collective/pipeline.h"
+#include "collective/request.h"
+#include "core/topology.h"
+#include "transport/shm/shm_group.h"
 
 namespace smddp {
+
+// Of part sizes that are gathered before the parts themselves, at most; see JoinedMove.
+constexpr size_t kPartSizesBytes = 4096;
 
 // The request of a rank that has joined, from what a peer wrote before its first chunk. Where zeros
 // would not do (a minimum, a broadcast from this rank, an exchange), it matches nobody's, so that
@@ -16,15 +20,5 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
 
 // Whether nodes of which all ranks have joined can take part: in sums, averages and barriers.
 bool ServedByJoinedNodes(const Request& request);
-
-// Takes part in an operation that brings and takes no bytes of this rank.
-class JoinedMove : public Pipeline {
- public:
-  JoinedMove(Lane* lane, const Request* request);
-
- protected:
-  void Stage(size_t i) override;
-  bool Combine(size_t) override { return true; }
-};
 
 }  // namespace smddp

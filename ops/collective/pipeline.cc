@@ -9,16 +9,17 @@ namespace smddp {
 namespace {
 
 // Of each rank, when descriptions have to cross nodes.
-constexpr size_t kWorldDetailBytes = 8 << 10;
+constexpr size_t kCrossNodeDetailBytes = 8 << 10;
 
 }  // namespace
 
-Pipeline::Pipeline(Lane* lane, const Request* request, size_t num_chunks, bool one_hop)
-    : lane_(lane),
+Pipeline::Pipeline(ChannelResources* resources, const Request* request, size_t num_chunks,
+                   bool one_hop)
+    : resources_(resources),
       request_(request),
-      shm_(lane->shm),
-      topo_(*lane->topology),
-      base_(lane->next_chunk),
+      shm_(resources->shm),
+      topo_(*resources->topology),
+      base_(resources->next_chunk),
       signature_(request->Signature()),
       num_chunks_(num_chunks),
       one_hop_(one_hop) {}
@@ -36,8 +37,8 @@ Progress Pipeline::Advance() {
           (!lends_ || UnpackedByAll(base_ + num_chunks_))) {
         bool concluded = Conclude(&moved);
         if (concluded) {
-          lane_->next_chunk = base_ + num_chunks_;
-          lane_->meeting.Close();
+          resources_->next_chunk = base_ + num_chunks_;
+          resources_->exchange.Close();
           state_ = State::kDone;
         }
       }
@@ -62,7 +63,7 @@ bool Pipeline::SlotFree(size_t i) const {
 
 bool Pipeline::UnpackedByAll(uint64_t chunks) const {
   for (int p = 0; p < shm_->size(); ++p) {
-    const auto& unpacked = shm_->lane(p, lane_->index).unpacked;
+    const auto& unpacked = shm_->channel_cell(p, resources_->index).unpacked;
     if (unpacked.load(std::memory_order_acquire) < chunks) return false;
   }
   return true;
@@ -70,7 +71,7 @@ bool Pipeline::UnpackedByAll(uint64_t chunks) const {
 
 bool Pipeline::StagedByAll(size_t i) const {
   for (int p = 0; p < shm_->size(); ++p) {
-    const auto& staged = shm_->lane(p, lane_->index).staged;
+    const auto& staged = shm_->channel_cell(p, resources_->index).staged;
     if (staged.load(std::memory_order_acquire) <= base_ + i) return false;
   }
   return true;
@@ -78,7 +79,7 @@ bool Pipeline::StagedByAll(size_t i) const {
 
 bool Pipeline::CombinedByAll(size_t i) const {
   for (int p = 0; p < shm_->size(); ++p) {
-    const auto& combined = shm_->lane(p, lane_->index).combined;
+    const auto& combined = shm_->channel_cell(p, resources_->index).combined;
     if (combined.load(std::memory_order_acquire) <= base_ + i) return false;
   }
   return true;
@@ -87,11 +88,11 @@ bool Pipeline::CombinedByAll(size_t i) const {
 bool Pipeline::TryStage() {
   if (state_ != State::kRunning || staged_ == num_chunks_ || !SlotFree(staged_)) return false;
   if (staged_ == 0) {
-    shm_->header(shm_->rank(), lane_->index, base_) = OwnHeader();
+    shm_->header(shm_->rank(), resources_->index, base_) = OwnHeader();
   }
   Stage(staged_);
   ++staged_;
-  Publish(&shm_->lane(shm_->rank(), lane_->index).staged, base_ + staged_);
+  Publish(&shm_->channel_cell(shm_->rank(), resources_->index).staged, base_ + staged_);
   return true;
 }
 
@@ -103,7 +104,7 @@ SlotHeader Pipeline::OwnHeader() const {
   header.dtype = static_cast<uint8_t>(request_->dtype);
   header.op = static_cast<uint8_t>(request_->op);
   header.root = request_->root;
-  bool joined = request_->joined.signature != 0;
+  bool joined = request_->has_joined();
   header.presence = joined ? Presence::kJoined : Presence::kHere;
   header.join_round = request_->joined.round;
   header.count = request_->joined_count();
@@ -120,7 +121,7 @@ bool Pipeline::TryCombine() {
   if (!verified_ && !Verify()) return state_ != State::kRunning;
   if (!Combine(combined_)) return false;
   ++combined_;
-  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
+  ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   if (one_hop_) {
     unpacked_ = combined_;
     self.combined.store(base_ + combined_, std::memory_order_release);
@@ -139,7 +140,7 @@ bool Pipeline::TryUnpack() {
   }
   Unpack(unpacked_);
   ++unpacked_;
-  Publish(&shm_->lane(shm_->rank(), lane_->index).unpacked, base_ + unpacked_);
+  Publish(&shm_->channel_cell(shm_->rank(), resources_->index).unpacked, base_ + unpacked_);
   return true;
 }
 
@@ -147,16 +148,16 @@ bool Pipeline::TryUnpack() {
 bool Pipeline::Verify() {
   local_mismatch_ = false;
   for (int p = 0; p < shm_->size(); ++p) {
-    local_mismatch_ |= shm_->header(p, lane_->index, base_).signature != signature_;
+    local_mismatch_ |= shm_->header(p, resources_->index, base_).signature != signature_;
   }
-  if (lane_->cross != nullptr) {
+  if (resources_->share_peers != nullptr) {
     if (!CompareAcrossNodes()) return false;
   } else if (local_mismatch_) {
     state_ = State::kMismatchPost;
     return false;
   }
   verified_ = true;
-  if (lane_->timed) met_at_ = NowSeconds();
+  if (resources_->timed) met_at_ = NowSeconds();
   return true;
 }
 
@@ -166,11 +167,11 @@ bool Pipeline::CompareAcrossNodes() {
   own.presence = Presence::kHere;
   own.verdict = local_mismatch_;
   bool held = false;
-  Status status = lane_->meeting.Hold(lane_->cross.get(), own, &held);
+  Status status = resources_->exchange.Poll(resources_->share_peers.get(), own, &held);
   if (!status.ok()) Fail(status);
   if (!held) return false;
   bool mismatch = local_mismatch_, asked = false;
-  for (const SlotHeader& node : lane_->meeting.headers()) {
+  for (const SlotHeader& node : resources_->exchange.headers()) {
     if (node.presence == Presence::kGone) Fail(GoneElsewhere(node.root, request_->Title()));
     bool joined = node.presence == Presence::kJoined;
     asked |= node.presence == Presence::kFollows;
@@ -180,20 +181,20 @@ bool Pipeline::CompareAcrossNodes() {
   if (!status_.ok()) return false;
   if (asked) {
     // That node knows the operation now; all compare in the next meeting.
-    lane_->meeting.Close();
+    resources_->exchange.Close();
     return false;
   }
-  lane_->meeting.Use();
+  resources_->exchange.Use();
   if (!mismatch) return true;
-  shm_->header(shm_->rank(), lane_->index, base_).verdict = 1;
-  Publish(&shm_->lane(shm_->rank(), lane_->index).combined, base_ + 1);
+  shm_->header(shm_->rank(), resources_->index, base_).verdict = 1;
+  Publish(&shm_->channel_cell(shm_->rank(), resources_->index).combined, base_ + 1);
   state_ = State::kMismatchPost;
   return false;
 }
 
 bool Pipeline::AnyVerdict() const {
   for (int p = 0; p < shm_->size(); ++p) {
-    if (shm_->header(p, lane_->index, base_).verdict != 0) return true;
+    if (shm_->header(p, resources_->index, base_).verdict != 0) return true;
   }
   return false;
 }
@@ -203,11 +204,12 @@ bool Pipeline::AdvanceMismatch() {
 }
 
 bool Pipeline::MismatchInNode() {
-  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
-  uint64_t report = lane_->mismatches + 1;
-  auto reached = [&](std::atomic<uint64_t> LaneCell::* counter, uint64_t value) {
+  ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
+  uint64_t report = resources_->mismatches + 1;
+  auto reached = [&](std::atomic<uint64_t> ChannelCell::* counter, uint64_t value) {
     for (int p = 0; p < shm_->size(); ++p) {
-      if ((shm_->lane(p, lane_->index).*counter).load(std::memory_order_acquire) < value) {
+      if ((shm_->channel_cell(p, resources_->index).*counter).load(std::memory_order_acquire) <
+          value) {
         return false;
       }
     }
@@ -215,24 +217,24 @@ bool Pipeline::MismatchInNode() {
   };
   if (state_ == State::kMismatchPost) {
     // The last report's text may still be being read.
-    if (!reached(&LaneCell::detail_read, report - 1)) return false;
-    char* detail = shm_->cell(shm_->rank()).detail[lane_->index];
+    if (!reached(&ChannelCell::detail_read, report - 1)) return false;
+    char* detail = shm_->cell(shm_->rank()).detail[resources_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
-    shm_->cell(shm_->rank()).mismatches[lane_->index] = OwnReport();
+    shm_->cell(shm_->rank()).mismatches[resources_->index] = OwnReport();
     Publish(&self.detail_posted, report);
     state_ = State::kMismatchRead;
     return true;
   }
-  if (!reached(&LaneCell::detail_posted, report)) return false;
+  if (!reached(&ChannelCell::detail_posted, report)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports;
   for (int p = 0; p < shm_->size(); ++p) {
-    reports.push_back(shm_->cell(p).mismatches[lane_->index]);
-    ranks.push_back(topo_.WorldRank(p));
-    texts.emplace_back(shm_->cell(p).detail[lane_->index]);
+    reports.push_back(shm_->cell(p).mismatches[resources_->index]);
+    ranks.push_back(topo_.JobRank(p));
+    texts.emplace_back(shm_->cell(p).detail[resources_->index]);
   }
-  lane_->mismatches = report;
+  resources_->mismatches = report;
   self.detail_read.store(report, std::memory_order_release);
   Resume(reports, ranks, texts);
   return true;
@@ -241,18 +243,18 @@ bool Pipeline::MismatchInNode() {
 bool Pipeline::MismatchAcrossNodes() {
   Status status;
   if (state_ == State::kMismatchPost) {
-    texts_ = lane_->world->Memory(kWorldDetailBytes * (topo_.size + 1));
-    char* own = texts_ + kWorldDetailBytes * topo_.size;
-    std::memset(own, 0, kWorldDetailBytes);
+    texts_ = resources_->all_ranks->Memory(kCrossNodeDetailBytes * (topo_.size + 1));
+    char* own = texts_ + kCrossNodeDetailBytes * topo_.size;
+    std::memset(own, 0, kCrossNodeDetailBytes);
     MismatchReport report = OwnReport();
     std::memcpy(own, &report, sizeof report);
     std::strncpy(own + sizeof report, request_->Describe().c_str(),
-                 kWorldDetailBytes - sizeof report - 1);
-    status = lane_->world->StartAllgather(own, kWorldDetailBytes, texts_);
+                 kCrossNodeDetailBytes - sizeof report - 1);
+    status = resources_->all_ranks->StartAllgather(own, kCrossNodeDetailBytes, texts_);
     state_ = State::kMismatchRead;
   }
   bool done = false;
-  if (status.ok()) status = lane_->world->Test(&done);
+  if (status.ok()) status = resources_->all_ranks->Test(&done);
   if (!status.ok()) {
     Fail(status);
     state_ = State::kDone;
@@ -262,19 +264,19 @@ bool Pipeline::MismatchAcrossNodes() {
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports(topo_.size);
   for (int r = 0; r < topo_.size; ++r) {
-    const char* detail = texts_ + kWorldDetailBytes * r;
+    const char* detail = texts_ + kCrossNodeDetailBytes * r;
     std::memcpy(&reports[r], detail, sizeof reports[r]);
     texts.emplace_back(detail + sizeof reports[r]);
   }
-  Resume(reports, topo_.world_ranks, texts);
+  Resume(reports, topo_.job_ranks, texts);
   return true;
 }
 
 MismatchReport Pipeline::OwnReport() const {
-  return {request_->Key(), lane_->threads, lane_->waited};
+  return {request_->Key(), resources_->threads, resources_->waited};
 }
 
-// Leaves the lane as if the operation had never been, on every rank alike.
+// Leaves the channel as if the operation had never been, on every rank alike.
 void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
                       const std::vector<std::string>& texts) {
   bool threads = false, waited = false, other_names = false;
@@ -283,16 +285,16 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
     waited |= report.waited;
     other_names |= report.key != reports[0].key;
   }
-  lane_->threads |= threads;
+  resources_->threads |= threads;
   bool again = other_names && (threads || !waited);
   Fail({again ? Code::kOutOfTurn : Code::kMismatch, ExplainMismatch(ranks, texts)});
   uint64_t next = base_ + kSlots;
-  LaneCell& self = shm_->lane(shm_->rank(), lane_->index);
+  ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   self.staged.store(next, std::memory_order_release);
   self.combined.store(next, std::memory_order_release);
   Publish(&self.unpacked, next);
-  lane_->next_chunk = next;
-  lane_->meeting.Close();
+  resources_->next_chunk = next;
+  resources_->exchange.Close();
   state_ = State::kDone;
 }
 
@@ -301,14 +303,15 @@ std::vector<int> Pipeline::MissingInMismatch() const {
   std::vector<int> missing;
   for (int node = 0; node < topo_.num_nodes; ++node) {
     for (int r : topo_.nodes[node]) {
-      if (node != topo_.node) missing.push_back(topo_.world_ranks[r]);
+      if (node != topo_.node) missing.push_back(topo_.job_ranks[r]);
     }
   }
   for (int p = 0; p < shm_->size() && topo_.num_nodes == 1; ++p) {
-    const LaneCell& peer = shm_->lane(p, lane_->index);
-    bool late = state_ == State::kMismatchPost ? peer.detail_read.load() < lane_->mismatches
-                                               : peer.detail_posted.load() <= lane_->mismatches;
-    if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
+    const ChannelCell& peer = shm_->channel_cell(p, resources_->index);
+    bool late = state_ == State::kMismatchPost
+                    ? peer.detail_read.load() < resources_->mismatches
+                    : peer.detail_posted.load() <= resources_->mismatches;
+    if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
   }
   return missing;
 }
@@ -317,7 +320,7 @@ std::vector<int> Pipeline::Missing() const {
   if (state_ == State::kMismatchPost || state_ == State::kMismatchRead) return MissingInMismatch();
   std::vector<int> missing;
   for (int p = 0; p < shm_->size(); ++p) {
-    const LaneCell& peer = shm_->lane(p, lane_->index);
+    const ChannelCell& peer = shm_->channel_cell(p, resources_->index);
     bool late = false;
     if (combined_ < num_chunks_) late = peer.staged.load() <= base_ + combined_;
     if (!one_hop_ && unpacked_ < num_chunks_) late |= peer.combined.load() <= base_ + unpacked_;
@@ -327,7 +330,7 @@ std::vector<int> Pipeline::Missing() const {
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
     // All have staged where their memory is, but one cannot be read: it is gone.
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
-    if (late && p != shm_->rank()) missing.push_back(topo_.WorldRank(p));
+    if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
   }
   return missing;
 }

@@ -10,9 +10,9 @@
 // A slot is free for chunk k when every peer has unpacked chunk k - kSlots. The first chunk's slot
 // header carries the signature of the operation. Nobody combines before all signatures were seen
 // to be equal, so a mismatch is found by all ranks together, before a tensor was touched. They then
-// exchange descriptions, skip kSlots chunks (nobody can have staged more) and the lane is usable.
-// Where names differ it may be only the order, if a rank has several threads: then all ranks fail
-// with kOutOfTurn, and their channels run the operation again when its turn has come.
+// exchange descriptions, skip kSlots chunks (nobody can have staged more) and the channel is
+// usable. Where names differ it may be only the order, if a rank has several threads: then all
+// ranks fail with kOutOfTurn, and their channels run the operation again when its turn has come.
 //
 // Across nodes the owners of a share also compare signatures with their peers on the other nodes,
 // and tell the ranks of their own node through SlotHeader::verdict.
@@ -28,7 +28,7 @@ namespace smddp {
 class Pipeline : public Collective {
  public:
   // A one-hop pipeline writes its results in Combine and has no unpack phase.
-  Pipeline(Lane* lane, const Request* request, size_t num_chunks, bool one_hop);
+  Pipeline(ChannelResources* resources, const Request* request, size_t num_chunks, bool one_hop);
 
   Progress Advance() final;
   const Status& status() const final { return status_; }
@@ -45,15 +45,17 @@ class Pipeline : public Collective {
   virtual bool Conclude(bool* /*moved*/) { return true; }
 
   char* Slot(int local_rank, size_t i) const {
-    return shm_->slot(local_rank, lane_->index, base_ + i);
+    return shm_->slot(local_rank, resources_->index, base_ + i);
   }
   // What a rank says of the operation as a whole.
-  SlotHeader& Header(int local_rank) const { return shm_->header(local_rank, lane_->index, base_); }
+  SlotHeader& Header(int local_rank) const {
+    return shm_->header(local_rank, resources_->index, base_);
+  }
   // Peers read this rank's tensors: the operation is not over until they all have finished it.
   void LendMemory() { lends_ = true; }
   void Fail(Status status) { status_ = std::move(status); }
 
-  Lane* lane_;
+  ChannelResources* resources_;
   const Request* request_;
   ShmGroup* shm_;
   const Topology& topo_;
@@ -91,7 +93,7 @@ class Pipeline : public Collective {
   double met_at_ = 0;
   bool local_mismatch_ = false;
   size_t staged_ = 0, combined_ = 0, unpacked_ = 0;
-  char* texts_ = nullptr;  // in the memory of the lane's group
+  char* texts_ = nullptr;  // in the memory of the channel's group
   Status status_;
 };
 

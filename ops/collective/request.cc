@@ -52,12 +52,12 @@ size_t Request::count() const {
 
 size_t Request::joined_count() const {
   if (kind == Kind::kAllreduce) return count();
-  return gather_bytes.empty() ? 0 : *std::min_element(gather_bytes.begin(), gather_bytes.end());
+  return part_bytes.empty() ? 0 : *std::min_element(part_bytes.begin(), part_bytes.end());
 }
 
 size_t Request::moved_bytes() const {
   if (!gathers()) return bytes();
-  return std::accumulate(gather_bytes.begin(), gather_bytes.end(), size_t{0});
+  return std::accumulate(part_bytes.begin(), part_bytes.end(), size_t{0});
 }
 
 SpanList Request::Spans() const {
@@ -71,7 +71,7 @@ SpanList Request::Spans() const {
 }
 
 uint64_t Request::Key() const {
-  if (joined.signature != 0) return joined.key;
+  if (has_joined()) return joined.key;
   Hash hash;
   hash.Bytes(name.data(), name.size());
   // The numbers that go before an allgather or alltoall have its name.
@@ -80,7 +80,7 @@ uint64_t Request::Key() const {
 }
 
 uint64_t Request::Signature() const {
-  if (joined.signature != 0) return joined.signature;
+  if (has_joined()) return joined.signature;
   Hash hash;
   hash.Add(static_cast<int>(kind));
   hash.Add(static_cast<int>(dtype));
@@ -94,7 +94,7 @@ uint64_t Request::Signature() const {
   hash.Bytes(name.data(), name.size());
   if (plan == 0 && plan_text != nullptr) hash.Bytes(plan_text->data(), plan_text->size());
   if (gathers()) {
-    for (size_t bytes : gather_bytes) hash.Add(bytes);
+    for (size_t bytes : part_bytes) hash.Add(bytes);
     return hash.value();
   }
   for (const TensorArg& tensor : tensors) {
@@ -106,7 +106,7 @@ uint64_t Request::Signature() const {
 
 // Made for each operation, so without a stream, which costs as much as a small collective.
 std::string Request::Title() const {
-  if (joined.signature != 0) return "join(): no more data, so only sums and averages are served";
+  if (has_joined()) return "join(): no more data, so only sums and averages are served";
   std::string title;
   if (plan != 0) {
     title.append("gradient bucket ").append(std::to_string(bucket)).append(" of '").append(name);
@@ -121,7 +121,7 @@ std::string Request::Title() const {
 std::string Request::Describe() const {
   std::ostringstream out;
   out << Title();
-  if (joined.signature != 0) return out.str() + "\n";
+  if (has_joined()) return out.str() + "\n";
   if (reduces()) {
     out << " op=" << ReduceOpName(op);
     if (prescale != 1.0) out << " prescale=" << prescale;

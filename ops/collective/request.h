@@ -41,7 +41,7 @@ struct Request {
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kAverage;
-  int root = 0;  // world rank
+  int root = 0;  // job rank
   int process_set = 0;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -50,7 +50,7 @@ struct Request {
   std::vector<TensorArg> tensors;
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
-  std::vector<size_t> gather_bytes;
+  std::vector<size_t> part_bytes;
   // Gradient buckets: which plan, which of its runs and which bucket; `plan_text` has a line for
   // each gradient.
   uint64_t plan = 0;
@@ -66,6 +66,7 @@ struct Request {
     uint32_t round = 0;  // of joining
   } joined;
 
+  bool has_joined() const { return joined.signature != 0; }
   size_t count() const;  // elements of all tensors
   // What a rank that joins is told: the elements of an allreduce; of an allgather the bytes of the
   // rank that brings least, 0 if one brings nothing.
@@ -83,7 +84,7 @@ struct Request {
   // What error messages show: a first line for the operation, then one for each tensor.
   std::string Describe() const;
   bool reduces() const { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
-  // Whether the tensors differ by rank, as they should; gather_bytes is equal on all.
+  // Whether the tensors differ by rank, as they should; part_bytes is equal on all.
   bool gathers() const { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
   // "allreduce 'loss'" or "gradient bucket 1 of 'tape' (step 17)".
   std::string Title() const;
@@ -92,7 +93,7 @@ struct Request {
 const char* KindName(Kind kind);
 const char* ReduceOpName(ReduceOp op);
 
-// The message of a mismatch. `texts` are the Describe() of each listed world rank.
+// The message of a mismatch. `texts` are the Describe() of each listed job rank.
 std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std::string>& texts);
 
 }  // namespace smddp

@@ -15,9 +15,10 @@ struct Selector {
   size_t single_copy_bytes = 32 << 10;
   std::string forced_allreduce;  // by name; empty: automatic
 
-  // `request` and `lane` outlive the collective. `why`, unless nullptr, receives a line for each
-  // algorithm that was passed over, and the one that was taken.
-  std::unique_ptr<Collective> Make(Lane* lane, const Request* request, std::string* why) const;
+  // `request` and `resources` outlive the collective. `why`, unless nullptr, receives a line for
+  // each algorithm that was passed over, and the one that was taken.
+  std::unique_ptr<Collective> Make(ChannelResources* resources, const Request* request,
+                                   std::string* why) const;
 };
 
 }  // namespace smddp

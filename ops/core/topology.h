@@ -1,7 +1,7 @@
 // Who is where: pure rank arithmetic, no I/O.
 //
 // A topology is of a set of ranks, of all or of some, numbered from 0 in the set. Messages and
-// `root_rank` have the number in the whole job instead, the world rank. Ranks of one node can share
+// `root_rank` have the number in the whole job instead, the job rank. Ranks of one node can share
 // memory. Within a node ranks are in ascending order (local_rank); nodes are ordered by their
 // lowest rank (cross_rank).
 #pragma once
@@ -27,19 +27,19 @@ struct Topology {
   // exists on every node and reduces its share with its peers j of the other nodes.
   int owners = 1;
   std::vector<std::vector<int>> nodes;  // ranks of each node, ascending
-  std::vector<int> world_ranks;         // of each rank, ascending
+  std::vector<int> job_ranks;           // of each rank, ascending
 
-  // keys[r] says which node rank r is on; equal keys share memory. No world_ranks: all ranks.
+  // keys[r] says which node rank r is on; equal keys share memory. No job_ranks: all ranks.
   template <typename Key>
   static Topology FromKeys(int rank, const std::vector<Key>& keys,
-                           std::vector<int> world_ranks = {}) {
+                           std::vector<int> job_ranks = {}) {
     Topology topo;
     topo.rank = rank;
     topo.size = static_cast<int>(keys.size());
-    topo.world_ranks = std::move(world_ranks);
-    if (topo.world_ranks.empty()) {
-      topo.world_ranks.resize(keys.size());
-      std::iota(topo.world_ranks.begin(), topo.world_ranks.end(), 0);
+    topo.job_ranks = std::move(job_ranks);
+    if (topo.job_ranks.empty()) {
+      topo.job_ranks.resize(keys.size());
+      std::iota(topo.job_ranks.begin(), topo.job_ranks.end(), 0);
     }
     std::map<Key, int> index;
     for (int r = 0; r < topo.size; ++r) {
@@ -61,13 +61,13 @@ struct Topology {
     return topo;
   }
 
-  // The world rank of local rank `local` on this node.
-  int WorldRank(int local) const { return world_ranks[nodes[node][local]]; }
-  // The rank that has this world rank; -1: it is not in the set.
-  int RankOf(int world_rank) const {
-    auto it = std::lower_bound(world_ranks.begin(), world_ranks.end(), world_rank);
-    bool found = it != world_ranks.end() && *it == world_rank;
-    return found ? static_cast<int>(it - world_ranks.begin()) : -1;
+  // The job rank of local rank `local` on this node.
+  int JobRank(int local) const { return job_ranks[nodes[node][local]]; }
+  // The rank that has this job rank; -1: it is not in the set.
+  int RankOf(int job_rank) const {
+    auto it = std::lower_bound(job_ranks.begin(), job_ranks.end(), job_rank);
+    bool found = it != job_ranks.end() && *it == job_rank;
+    return found ? static_cast<int>(it - job_ranks.begin()) : -1;
   }
 };
 

@@ -22,16 +22,17 @@ Status NobodyToFollow(int first) {
 
 }  // namespace
 
-Channel::Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-                 int track, bool in_plan_order, std::function<void(const Status&)> broken)
-    : lane_(std::move(lane)),
+Channel::Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
+                 Timeline* timeline, int track, bool in_plan_order,
+                 std::function<void(const Status&)> broken)
+    : resources_(std::move(resources)),
       selector_(selector),
       recorder_(recorder),
       timeline_(timeline),
       track_(track),
       in_plan_order_(in_plan_order),
       broken_(std::move(broken)) {
-  lane_.waited = in_plan_order;
+  resources_.waited = in_plan_order;
 }
 
 void Channel::Enqueue(std::unique_ptr<Operation> operation) {
@@ -40,7 +41,7 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   Matching matching = operation->request.matching;
   // In a program of one thread each has ended before the next one comes.
   if (!in_plan_order_ && !queue_.empty()) matching = Matching::kByName;
-  lane_.threads |= matching != Matching::kInOrder;
+  resources_.threads |= matching != Matching::kInOrder;
   follows_ |= matching == Matching::kByName;
   queue_.push_back(std::move(operation));
 }
@@ -71,7 +72,7 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
   Operation* front = queue_.front().get();
   if (status.ok() && front->collective == nullptr) {
-    if (front->fate != nullptr) status = *front->fate;
+    if (front->run_outcome != nullptr) status = *front->run_outcome;
     if (status.ok()) Activate(front);
   }
   if (status.ok()) {
@@ -87,13 +88,12 @@ bool Channel::AdvanceFront(Finished* finished) {
 
 bool Channel::FindTurn(Status* failure) {
   uint64_t key = 0;
-  const Topology& topo = *lane_.topology;
+  const Topology& topo = *resources_.topology;
   if (topo.node == 0 && topo.local_rank == 0) return true;
   if (!NextKey(&key, failure)) return WaitedForTurn();
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
-  if (next == queue_.end() && lane_.shm->rank() != 0 &&
-      queue_.front()->request.joined.signature != 0) {
+  if (next == queue_.end() && resources_.shm->rank() != 0 && queue_.front()->request.has_joined()) {
     // As one that has joined, this rank had found another operation; now it finds the first rank's.
     queue_.pop_front();
     return false;
@@ -106,20 +106,22 @@ bool Channel::FindTurn(Status* failure) {
 
 // Whether this rank has given up on its turn: then the operation at the front is a mismatch.
 bool Channel::WaitedForTurn() {
-  if (lane_.threads || NowSeconds() - turn_awaited_ < kTurnSeconds) return false;
-  return lane_.waited = true;
+  if (resources_.threads || NowSeconds() - turn_awaited_ < kTurnSeconds) return false;
+  return resources_.waited = true;
 }
 
 // Of what the first rank of the set has begun.
 bool Channel::NextKey(uint64_t* key, Status* failure) {
-  const ShmGroup& shm = *lane_.shm;
+  const ShmGroup& shm = *resources_.shm;
   if (shm.rank() == 0) return AskFirstNode(key, failure);
-  if (shm.lane(0, lane_.index).staged.load(std::memory_order_acquire) > lane_.next_chunk) {
-    *key = shm.header(0, lane_.index, lane_.next_chunk).key;
+  if (shm.channel_cell(0, resources_.index).staged.load(std::memory_order_acquire) >
+      resources_.next_chunk) {
+    *key = shm.header(0, resources_.index, resources_.next_chunk).key;
     return true;
   }
   // In a mismatch of names it serves the operation again that it found, joined or not.
-  if (lane_.threads && shm.HasJoined(0)) *failure = NobodyToFollow(lane_.topology->WorldRank(0));
+  if (resources_.threads && shm.HasJoined(0))
+    *failure = NobodyToFollow(resources_.topology->JobRank(0));
   return false;
 }
 
@@ -128,13 +130,13 @@ bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
     SlotHeader own{};
     own.presence = Presence::kFollows;
     bool held = false;
-    *failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
+    *failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
     if (!held) return false;
-    SlotHeader first = lane_.meeting.headers()[0];
-    lane_.meeting.Close();
+    SlotHeader first = resources_.exchange.headers()[0];
+    resources_.exchange.Close();
     if (first.presence == Presence::kGone) *failure = GoneElsewhere(first.root, "a collective");
     if (first.presence == Presence::kJoined) {
-      *failure = NobodyToFollow(lane_.topology->world_ranks[0]);
+      *failure = NobodyToFollow(resources_.topology->job_ranks[0]);
     }
     if (!failure->ok()) return false;
     known_key_ = first.key;
@@ -155,22 +157,23 @@ Status Channel::Finish(Operation* operation) {
     turn_awaited_ = last_done_;
     return status;
   }
-  lane_.waited = in_plan_order_;
-  if (!lane_.threads) follows_ = false;
+  resources_.waited = in_plan_order_;
+  if (!resources_.threads) follows_ = false;
   recorder_->Finish(operation->record, status.ok() ? "done" : "failed", last_done_);
-  if (lane_.timed) Trace(*operation, !status.ok(), last_done_);
+  if (resources_.timed) Trace(*operation, !status.ok(), last_done_);
   ++stats_.operations;
   stats_.bytes += operation->request.bytes();
   if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
   if (!status.ok() && status.code() != Code::kMismatch) {
     // The streams of the ranks are out of step now: what comes next would read what is left of this
     // one. Other ranks are told this sentence too.
-    int rank = lane_.topology->WorldRank(lane_.topology->local_rank);
+    int rank = resources_.topology->JobRank(resources_.topology->local_rank);
     status =
         status.Within("rank " + std::to_string(rank) + " failed in " + operation->request.Title());
     failure_ = status;
   }
-  if (operation->fate != nullptr && operation->fate->ok()) *operation->fate = status;
+  if (operation->run_outcome != nullptr && operation->run_outcome->ok())
+    *operation->run_outcome = status;
   return status;
 }
 
@@ -192,10 +195,10 @@ void Channel::Activate(Operation* operation) {
   operation->sequence = sequence_++;
   // An operation's turn comes when it is enqueued or when the last one ends: no need for the clock.
   operation->started = std::max(operation->ready, last_done_);
-  lane_.timed = timeline_->on();
+  resources_.timed = timeline_->on();
   std::string why;
   bool debug = LogEnabled(LogLevel::kDebug);
-  operation->collective = selector_->Make(&lane_, &operation->request, debug ? &why : nullptr);
+  operation->collective = selector_->Make(&resources_, &operation->request, debug ? &why : nullptr);
   operation->record =
       recorder_->Start(operation->request.Title(), operation->request.bytes(), operation->started);
   if (debug) LogDebug(operation->request.Title() + ": " + why);
@@ -204,37 +207,38 @@ void Channel::Activate(Operation* operation) {
 void Channel::Complete(Finished* finished) const {
   for (auto& [operation, status] : *finished) operation->done(status);
   // Another thread of this rank may sleep until one of these is done.
-  if (!finished->empty()) lane_.shm->RingSelf();
+  if (!finished->empty()) resources_.shm->RingSelf();
 }
 
 // Whoever waits for the same number of tickets joins in the same round.
 uint32_t Channel::JoinRound(uint64_t tickets) const {
-  return static_cast<uint32_t>(tickets / static_cast<uint64_t>(lane_.shm->size()));
+  return static_cast<uint32_t>(tickets / static_cast<uint64_t>(resources_.shm->size()));
 }
 
 // What the others have begun and we have no part in yet. On this node that is what a peer has
 // staged. When the whole node has joined, only what one of its ranks staged for others in this
 // round of joining is of our time: the rest comes after the join. An owner then meets those of the
 // other nodes.
-bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun) {
-  const ShmGroup& shm = *lane_.shm;
+bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun) {
+  const ShmGroup& shm = *resources_.shm;
   for (int p = 0; p < shm.size(); ++p) {
-    uint64_t staged = shm.lane(p, lane_.index).staged.load(std::memory_order_acquire);
-    if (staged <= lane_.next_chunk) continue;
-    *begun = shm.header(p, lane_.index, lane_.next_chunk);
+    uint64_t staged = shm.channel_cell(p, resources_.index).staged.load(std::memory_order_acquire);
+    if (staged <= resources_.next_chunk) continue;
+    *begun = shm.header(p, resources_.index, resources_.next_chunk);
     bool of_round = begun->presence == Presence::kJoined && begun->join_round == JoinRound(tickets);
     if (of_round || shm.JoinTickets() < tickets) return true;
   }
-  if (lane_.cross == nullptr || joined->over || shm.JoinTickets() < tickets) return false;
+  if (resources_.share_peers == nullptr || joined->over || shm.JoinTickets() < tickets)
+    return false;
   SlotHeader own{};
   own.presence = Presence::kJoined;
   own.root = shm.LastJoined(&own.count);
   bool held = false;
-  joined->failure = lane_.meeting.Hold(lane_.cross.get(), own, &held);
+  joined->failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
   if (!held) return false;
   uint64_t latest = 0;
   bool everybody = true;  // has joined
-  for (const SlotHeader& node : lane_.meeting.headers()) {
+  for (const SlotHeader& node : resources_.exchange.headers()) {
     if (node.presence == Presence::kGone) joined->failure = GoneElsewhere(node.root, "join()");
     if (node.presence == Presence::kGone) return false;
     everybody = everybody && node.presence == Presence::kJoined;
@@ -246,17 +250,17 @@ bool Channel::FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun)
     latest = std::max(latest, node.count);
   }
   joined->over = everybody;
-  lane_.meeting.Close();
+  resources_.exchange.Close();
   return false;
 }
 
-bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
+bool Channel::EnqueueJoined(uint64_t tickets, JoinedChannel* joined) {
   std::lock_guard<std::mutex> lock(mutex_);
   joined->run = 0;
   SlotHeader begun;
   if (!queue_.empty() || !failure_.ok() || !FindBegun(tickets, joined, &begun)) return false;
   auto operation = std::make_unique<Operation>();
-  operation->request = JoinedRequest(begun, *lane_.topology, &operation->memory);
+  operation->request = JoinedRequest(begun, *resources_.topology, &operation->memory);
   operation->request.joined.round = JoinRound(tickets);
   operation->ready = NowSeconds();
   operation->awaited = false;
@@ -268,7 +272,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedLane* joined) {
 
 bool Channel::MatchesByName() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return lane_.threads;
+  return resources_.threads;
 }
 
 bool Channel::Idle() const {
@@ -287,7 +291,8 @@ void Channel::Fail(const Status& failure) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return;
     failure_ = failure;
-    lane_.shm->lane(lane_.shm->rank(), lane_.index).given_up.store(1, std::memory_order_release);
+    resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
+        .given_up.store(1, std::memory_order_release);
     for (auto& operation : queue_) {
       if (operation->collective != nullptr)
         recorder_->Finish(operation->record, "failed", NowSeconds());
@@ -298,17 +303,18 @@ void Channel::Fail(const Status& failure) {
   Complete(&finished);
 }
 
-bool Channel::SayGone() {
+bool Channel::AnnounceDeparture() {
   std::lock_guard<std::mutex> lock(mutex_);
-  const Topology& topo = *lane_.topology;
-  return lane_.cross == nullptr ||
-         lane_.meeting.SayGone(lane_.cross.get(), topo.WorldRank(topo.local_rank));
+  const Topology& topo = *resources_.topology;
+  return resources_.share_peers == nullptr ||
+         resources_.exchange.AnnounceDeparture(resources_.share_peers.get(),
+                                               topo.JobRank(topo.local_rank));
 }
 
 void Channel::Disconnect() {
   std::lock_guard<std::mutex> lock(mutex_);
-  lane_.cross.reset();
-  lane_.world.reset();
+  resources_.share_peers.reset();
+  resources_.all_ranks.reset();
 }
 
 void Channel::Inspect(double seconds,
@@ -320,7 +326,7 @@ void Channel::Inspect(double seconds,
   front->waited += seconds;
   if (front->collective != nullptr) return look(front, front->collective->Missing());
   // It waits for its turn: the first rank is late, or has begun what this rank has not.
-  look(front, {lane_.topology->world_ranks[0]});
+  look(front, {resources_.topology->job_ranks[0]});
 }
 
 ChannelStats Channel::Stats() const {

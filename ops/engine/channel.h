@@ -4,11 +4,11 @@
 // Where a rank cannot know that order (TF1 sessions, several threads) it follows the first rank of
 // its set, which runs them as they come: the header of that rank's first chunk has the key of the
 // operation's name, and the others run theirs of that name next. Between nodes, the first rank of a
-// node asks for the key in a meeting (collective/meeting.h) before it begins. A rank that did not
-// know that it has to follow learns it from a mismatch of names (Code::kOutOfTurn), and runs the
-// operation again. If no rank knows of threads, it does so for kTurnSeconds only: then the ranks
-// disagree. Whoever has time calls Pump(); the channel never makes a thread wait, except for its
-// own lock when somebody else is pumping.
+// node asks for the key in a header exchange (collective/header_exchange.h) before it begins. A
+// rank that did not know that it has to follow learns it from a mismatch of names
+// (Code::kOutOfTurn), and runs the operation again. If no rank knows of threads, it does so for
+// kTurnSeconds only: then the ranks disagree. Whoever has time calls Pump(); the channel never
+// makes a thread wait, except for its own lock when somebody else is pumping.
 #pragma once
 
 #include <deque>
@@ -20,19 +20,19 @@
 
 #include "collective/collective.h"
 #include "collective/selector.h"
-#include "engine/flight_recorder.h"
-#include "engine/timeline.h"
+#include "engine/trace/flight_recorder.h"
+#include "engine/trace/timeline.h"
 
 namespace smddp {
 
 struct Operation {
   Request request;
   std::function<void(const Status&)> done;  // called exactly once, with no lock held
-  // Operations that share a fate: once one has failed, the later ones fail without any exchange,
-  // on every rank alike. Read and written by the channel.
-  std::shared_ptr<Status> fate;
+  // Operations that share a run_outcome: once one has failed, the later ones fail without any
+  // exchange, on every rank alike. Read and written by the channel.
+  std::shared_ptr<Status> run_outcome;
 
-  // Whether the step stands still meanwhile: hand-written collectives, and the last bucket of a
+  // Whether the step stands still meanwhile: explicit collectives, and the last bucket of a
   // plan, which comes when the backward pass is over.
   bool awaited = true;
   double ready = 0;    // when it was enqueued
@@ -54,7 +54,7 @@ struct ChannelStats {
 };
 
 // What a rank that has joined learns from a channel.
-struct JoinedLane {
+struct JoinedChannel {
   uint64_t run = 0;   // the plan run of the operation that was enqueued, if it has one
   bool over = false;  // an owner's: the ranks of all nodes have joined
   int last = -1;      // then the last of them
@@ -67,8 +67,9 @@ class Channel {
   // several at once say nothing of threads. `broken`: told of the first failure other than a
   // mismatch of an operation of this rank, with no lock held. The ranks are out of step then: every
   // later operation fails with the same sentence.
-  Channel(Lane lane, const Selector* selector, FlightRecorder* recorder, Timeline* timeline,
-          int track, bool in_plan_order, std::function<void(const Status&)> broken);
+  Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
+          Timeline* timeline, int track, bool in_plan_order,
+          std::function<void(const Status&)> broken);
 
   // Never calls `done`; the caller pumps afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
@@ -81,16 +82,16 @@ class Channel {
   bool MatchesByName() const;
   // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if
   // others have begun an operation, enqueues our part in it and returns true.
-  bool EnqueueJoined(uint64_t tickets, JoinedLane* joined);
+  bool EnqueueJoined(uint64_t tickets, JoinedChannel* joined);
   // Completes every operation, now and from now on, with `failure`.
   void Fail(const Status& failure);
   // After Fail: whether the other nodes know that this rank takes part no more. Called until true.
-  bool SayGone();
+  bool AnnounceDeparture();
   // After Fail, on all ranks in the same order: gives up the groups between nodes.
   void Disconnect();
 
   // For the monitor: adds `seconds` to the waiting time of the operation at the front and, if
-  // there is one, calls look(operation, missing world ranks).
+  // there is one, calls look(operation, missing job ranks).
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   ChannelStats Stats() const;
@@ -108,9 +109,9 @@ class Channel {
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
   uint32_t JoinRound(uint64_t tickets) const;
-  bool FindBegun(uint64_t tickets, JoinedLane* joined, SlotHeader* begun);
+  bool FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun);
 
-  Lane lane_;
+  ChannelResources resources_;
   const Selector* selector_;
   FlightRecorder* recorder_;
   Timeline* timeline_;

@@ -8,9 +8,9 @@
 
 #include "core/deadline.h"
 #include "core/log.h"
-#include "engine/binding.h"
-#include "engine/monitor.h"
-#include "kernels/reduce.h"
+#include "engine/connect/binding.h"
+#include "engine/watch/monitor.h"
+#include "kernels/cpu/reduce.h"
 
 namespace smddp {
 namespace {
@@ -32,7 +32,7 @@ Selector MakeSelector(const Config& config) {
   return selector;
 }
 
-std::string Show(const std::vector<int>& ranks) {
+std::string FormatRanks(const std::vector<int>& ranks) {
   std::string text = "[";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
   return text + "]";
@@ -63,7 +63,7 @@ class Farewell {
     for (int p = 0; p < shm.size(); ++p) {
       if (p == shm.rank() || shm.Peer(p) != PeerState::kDead) continue;
       shm.PostFailure(static_cast<int>(Code::kRemote),
-                      "rank " + std::to_string(shm.cell(p).world_rank) + " died");
+                      "rank " + std::to_string(shm.cell(p).job_rank) + " died");
     }
     code = shm.Failure(&text);
     if (code == 0) return false;
@@ -84,11 +84,12 @@ class Farewell {
 
 }  // namespace
 
-Communicator::Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody)
-    : world_(std::move(world)),
-      selector_(MakeSelector(world_->config)),
-      timeline_(world_->timeline),
-      spin_seconds_(SpinSeconds(world_->config, everybody->topology)),
+Communicator::Communicator(std::unique_ptr<JobContext> context,
+                           std::unique_ptr<Connection> everybody)
+    : context_(std::move(context)),
+      selector_(MakeSelector(context_->config)),
+      timeline_(context_->timeline),
+      spin_seconds_(SpinSeconds(context_->config, everybody->topology)),
       everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
                                            &timeline_, spin_seconds_,
                                            [this](const Status& why) { Break(why); })) {}
@@ -99,7 +100,8 @@ Communicator::~Communicator() {
 }
 
 Status Communicator::Start() {
-  monitor_ = std::make_unique<Monitor>(this, world_->config, *everybody_);
+  monitor_ = std::make_unique<Monitor>(this, context_->config, topology(), everybody_->shm(),
+                                       everybody_->alarm());
   Status status = monitor_->Start();
   if (!status.ok()) return status;
   everybody_->StartProgress();
@@ -109,20 +111,20 @@ Status Communicator::Start() {
 
 // Once in a job; nodes are usually alike.
 void Communicator::WarnOfBinding() const {
-  if (!world_->launch.by_mpirun()) return;
+  if (!context_->launch.by_mpirun()) return;
   std::vector<int> pids;
   for (int r = 0; r < topology().local_size; ++r) pids.push_back(everybody_->shm()->cell(r).pid);
-  std::string advice = BindingAdvice(pids, world_->launch.launcher);
+  std::string advice = BindingAdvice(pids, context_->launch.launcher);
   if (!advice.empty()) LogWarning(advice);
 }
 
 // The other nodes may wait for this rank now or later, and have no other way to know. It takes
 // until they leave too, as does finalizing MPI.
-void Communicator::SayGone(const std::function<bool()>& stop) {
+void Communicator::AnnounceDeparture(const std::function<bool()>& stop) {
   auto sets = OwnSets();
   for (bool all = false; !all;) {
     all = true;
-    for (const auto& set : sets) all = set->SayGone() && all;
+    for (const auto& set : sets) all = set->AnnounceDeparture() && all;
     if (all || stop()) return;
     ::usleep(kGoneMicroseconds);
   }
@@ -134,14 +136,14 @@ void Communicator::Leave(bool failed) {
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
-  if (world_->mpi == nullptr) return;
+  if (context_->mpi == nullptr) return;
   if (broken) return;  // the monitors tell why, here and on the other nodes
-  if (failed) return SayGone([] { return true; });  // without waiting for an answer
+  if (failed) return AnnounceDeparture([] { return true; });  // without waiting for an answer
   // Others may go on for long, with an evaluation on one rank, say. Whoever failed will never end
   // in good order, so it is not waited for.
-  Farewell farewell(world_->config, *everybody_);
-  SayGone([&] { return farewell.Pointless(); });
-  world_->mpi->Finalize([&] { return farewell.Pointless(); });
+  Farewell farewell(context_->config, *everybody_);
+  AnnounceDeparture([&] { return farewell.Pointless(); });
+  context_->mpi->Finalize([&] { return farewell.Pointless(); });
 }
 
 // ---- process sets -------------------------------------------------------------------------------
@@ -159,13 +161,13 @@ std::shared_ptr<RankSet> Communicator::Find(int number, Status* why) const {
   if (it->second.set == nullptr) {
     *why = {Code::kUsage, "rank " + std::to_string(topology().rank) + " is not in process set " +
                               std::to_string(number) + ", whose ranks are " +
-                              Show(it->second.ranks) + "; only they may use it"};
+                              FormatRanks(it->second.ranks) + "; only they may use it"};
   }
   return it->second.set;
 }
 
 std::vector<int> Communicator::RanksOf(int number) const {
-  if (number == 0) return topology().world_ranks;
+  if (number == 0) return topology().job_ranks;
   std::lock_guard<std::mutex> lock(sets_mutex_);
   auto it = sets_.find(number);
   return it == sets_.end() ? std::vector<int>() : it->second.ranks;
@@ -186,7 +188,7 @@ Status Communicator::Gather(const void* own, const std::vector<size_t>& bytes, v
   request.kind = Kind::kAllgather;
   request.dtype = DType::kUint8;
   request.name = "process sets";
-  request.gather_bytes = bytes;
+  request.part_bytes = bytes;
   request.tensors = {{own, all, {static_cast<int64_t>(bytes[topology().rank])}}};
   return everybody_->Run(std::move(request));
 }
@@ -216,7 +218,7 @@ Status Communicator::Agree(const std::string& text) {
 // The same on all ranks, since they have agreed on the list.
 Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   int size = topology().size;
-  std::string text = "process set " + Show(ranks);
+  std::string text = "process set " + FormatRanks(ranks);
   if (ranks.empty()) return {Code::kUsage, text + " is empty; it takes at least one rank"};
   if (ranks.front() < 0 || ranks.back() >= size) {
     return {Code::kUsage, text + " is out of range: there are " + std::to_string(size) +
@@ -239,14 +241,14 @@ Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
 
 Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> changing(changing_);
-  Status status = Agree("add_process_set(" + Show(ranks) + ")");
+  Status status = Agree("add_process_set(" + FormatRanks(ranks) + ")");
   if (status.ok()) status = CheckNewSet(ranks);
   if (!status.ok()) return status;
   GatherBlocks gather = [this](const void* own, size_t bytes, void* all) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
   std::unique_ptr<Connection> connection;
-  status = ConnectSet(*world_, topology(), ranks, gather, &connection);
+  status = ConnectSet(*context_, topology(), ranks, gather, &connection);
   if (!status.ok()) return status;
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
@@ -342,7 +344,7 @@ void Communicator::Break(const Status& failure) {
 }
 
 std::string Communicator::StatsJson() const {
-  ChannelStats hand, gradients;
+  ChannelStats direct, gradients;
   size_t staging = 0;
   auto add = [](ChannelStats* sum, const ChannelStats& one) {
     sum->operations += one.operations;
@@ -351,16 +353,17 @@ std::string Communicator::StatsJson() const {
   };
   auto sets = OwnSets();
   for (const auto& set : sets) {
-    add(&hand, set->HandStats());
+    add(&direct, set->DirectStats());
     add(&gradients, set->GradientStats());
     staging += set->StagingBytes();
   }
   std::ostringstream out;
   out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size << ", \"isa\": \""
-      << IsaName() << "\", \"mpi\": \"" << (world_->mpi != nullptr ? world_->mpi->name() : "none")
+      << IsaName() << "\", \"mpi\": \""
+      << (context_->mpi != nullptr ? context_->mpi->name() : "none")
       << "\", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
-      << ", \"collectives\": " << hand.operations << ", \"collective_bytes\": " << hand.bytes
-      << ", \"awaited_seconds\": " << hand.awaited_seconds + gradients.awaited_seconds
+      << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
+      << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
       << "}";
   return out.str();

@@ -12,17 +12,18 @@
 #include <string>
 #include <vector>
 
+#include "engine/connect/connect.h"
 #include "engine/rank_set.h"
-#include "engine/world.h"
+#include "engine/watch/watched.h"
 
 namespace smddp {
 
 class Monitor;
 
-class Communicator {
+class Communicator : public Watched {
  public:
-  Communicator(std::unique_ptr<World> world, std::unique_ptr<Connection> everybody);
-  ~Communicator();  // of one that Leave was not called for: stops the threads
+  Communicator(std::unique_ptr<JobContext> context, std::unique_ptr<Connection> everybody);
+  ~Communicator() override;  // of one that Leave was not called for: stops the threads
 
   // Starts the threads and makes this rank visible to its node.
   Status Start();
@@ -36,7 +37,7 @@ class Communicator {
 
   // Null, and *why: there is no such set, or this rank is not in it.
   std::shared_ptr<RankSet> Find(int number, Status* why) const;
-  // World ranks, ascending. Empty: there is no such set.
+  // Job ranks, ascending. Empty: there is no such set.
   std::vector<int> RanksOf(int number) const;
   // `ranks` ascending. Fails on all ranks alike.
   Status AddSet(const std::vector<int>& ranks, int* number);
@@ -44,22 +45,21 @@ class Communicator {
   // Fails on all ranks, with both sides, unless all ranks give the same text.
   Status Agree(const std::string& text);
 
-  // For the monitor: what this rank waits for, in every set.
+  // For the monitor.
   void InspectAll(double seconds,
-                  const std::function<void(Operation*, const std::vector<int>&)>& look);
-  void InspectPlans(double seconds,
-                    const std::function<void(const std::string& waiting, double waited)>& look);
-  Status InspectCycles(double seconds);
-  // Breaks the communicator: everything pending and to come fails with this, or with what broke it
-  // before.
-  void FailAll(const Status& failure);
+                  const std::function<void(Operation*, const std::vector<int>&)>& look) override;
+  void InspectPlans(
+      double seconds,
+      const std::function<void(const std::string& waiting, double waited)>& look) override;
+  Status InspectCycles(double seconds) override;
+  void FailAll(const Status& failure) override;
   // An operation failed, in whatever set: breaks the communicator on every rank of the job. The
   // monitors pass it on.
   void Break(const Status& failure);
   bool failed() const { return failed_; }
 
-  Timeline* timeline() { return &timeline_; }
-  std::string FlightRecord() const { return recorder_.Dump(); }
+  Timeline* timeline() override { return &timeline_; }
+  std::string FlightRecord() const override { return recorder_.Dump(); }
   std::string StatsJson() const;
 
  private:
@@ -68,7 +68,7 @@ class Communicator {
     std::shared_ptr<RankSet> set;  // null: this rank is not in it
   };
 
-  void SayGone(const std::function<bool()>& stop);
+  void AnnounceDeparture(const std::function<bool()>& stop);
   void WarnOfBinding() const;
   // All that this rank is in.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
@@ -77,7 +77,7 @@ class Communicator {
   // An allgather of bytes[r] bytes from each rank r of the job.
   Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);
 
-  std::unique_ptr<World> world_;
+  std::unique_ptr<JobContext> context_;
   Selector selector_;
   FlightRecorder recorder_;
   Timeline& timeline_;

@@ -13,19 +13,20 @@ constexpr double kGraceSeconds = 1.0;
 
 }  // namespace
 
-Status CycleWatch::Look(double seconds, Channel* hand, Channel* gradients) {
+Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
   if (shm_->size() == 1) return {};
   still_ = Moved() ? 0 : still_ + seconds;
   // What is matched by name has no order to other operations, so each may still come.
-  if (hand->MatchesByName() || gradients->MatchesByName()) return {};
-  Own own[kLanes] = {Report(0, hand), Report(1, gradients)};
+  if (direct->MatchesByName() || gradients->MatchesByName()) return {};
+  Own own[kChannels] = {Report(0, direct), Report(1, gradients)};
   if (still_ < kGraceSeconds) return {};
-  for (int lane = 0; lane < kLanes; ++lane) {
-    if (own[lane].state != LaneState::kStuck || own[1 - lane].state != LaneState::kIdle) continue;
+  for (int index = 0; index < kChannels; ++index) {
+    if (own[index].state != ChannelState::kStuck || own[1 - index].state != ChannelState::kIdle)
+      continue;
     for (int p = 0; p < shm_->size(); ++p) {
-      const auto& missing = own[lane].missing;
-      if (std::find(missing.begin(), missing.end(), topo_->WorldRank(p)) == missing.end()) continue;
-      Status cycle = CycleWith(p, lane, own[lane]);
+      const auto& missing = own[index].missing;
+      if (std::find(missing.begin(), missing.end(), topo_->JobRank(p)) == missing.end()) continue;
+      Status cycle = CycleWith(p, index, own[index]);
       if (!cycle.ok()) return cycle;
     }
   }
@@ -33,16 +34,17 @@ Status CycleWatch::Look(double seconds, Channel* hand, Channel* gradients) {
 }
 
 // Where this rank stands, which its peers are told too.
-CycleWatch::Own CycleWatch::Report(int lane, Channel* channel) const {
+CycleWatch::Own CycleWatch::Report(int index, Channel* channel) const {
   Own own;
-  if (!channel->Idle()) own.state = LaneState::kBusy;
+  if (!channel->Idle()) own.state = ChannelState::kBusy;
   channel->Inspect(0, [&](Operation* front, const std::vector<int>& missing) {
     if (front->waited < kGraceSeconds) return;
-    own = {LaneState::kStuck, front->request.Title(), missing};
+    own = {ChannelState::kStuck, front->request.Title(), missing};
   });
-  LaneReport& report = shm_->cell(shm_->rank()).reports[lane];
-  if (own.state == LaneState::kStuck && own.title != report.title) {
-    report.state.store(LaneState::kBusy, std::memory_order_release);  // nobody reads the title now
+  ChannelReport& report = shm_->cell(shm_->rank()).reports[index];
+  if (own.state == ChannelState::kStuck && own.title != report.title) {
+    report.state.store(ChannelState::kBusy,
+                       std::memory_order_release);  // nobody reads the title now
     std::memset(report.title, 0, sizeof report.title);
     std::strncpy(report.title, own.title.c_str(), sizeof report.title - 1);
   }
@@ -53,8 +55,8 @@ CycleWatch::Own CycleWatch::Report(int lane, Channel* channel) const {
 bool CycleWatch::Moved() {
   std::vector<uint64_t> counters;
   for (int p = 0; p < shm_->size(); ++p) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const LaneCell& cell = shm_->lane(p, lane);
+    for (int index = 0; index < kChannels; ++index) {
+      const ChannelCell& cell = shm_->channel_cell(p, index);
       for (const auto* counter : {&cell.staged, &cell.combined, &cell.unpacked}) {
         counters.push_back(counter->load(std::memory_order_acquire));
       }
@@ -64,23 +66,23 @@ bool CycleWatch::Moved() {
   return counters_ != counters;
 }
 
-// This rank is stuck in `lane`, where `peer` is missing.
-Status CycleWatch::CycleWith(int peer, int lane, const Own& own) const {
-  int other = 1 - lane, self = shm_->rank();
-  const LaneReport* reports = shm_->cell(peer).reports;
-  if (reports[lane].state.load(std::memory_order_acquire) != LaneState::kIdle ||
-      reports[other].state.load(std::memory_order_acquire) != LaneState::kStuck) {
+// This rank is stuck in `index`, where `peer` is missing.
+Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
+  int other = 1 - index, self = shm_->rank();
+  const ChannelReport* reports = shm_->cell(peer).reports;
+  if (reports[index].state.load(std::memory_order_acquire) != ChannelState::kIdle ||
+      reports[other].state.load(std::memory_order_acquire) != ChannelState::kStuck) {
     return {};
   }
   std::string title(reports[other].title, strnlen(reports[other].title, kTitleBytes));
-  bool same = reports[other].state.load(std::memory_order_acquire) == LaneState::kStuck;
+  bool same = reports[other].state.load(std::memory_order_acquire) == ChannelState::kStuck;
   // Each has begun what the other has not.
   auto ahead = [&](int a, int b, int in) {
-    return shm_->lane(a, in).staged.load() > shm_->lane(b, in).staged.load();
+    return shm_->channel_cell(a, in).staged.load() > shm_->channel_cell(b, in).staged.load();
   };
-  if (!same || !ahead(self, peer, lane) || !ahead(peer, self, other)) return {};
-  std::string names[2] = {std::to_string(topo_->WorldRank(self)),
-                          std::to_string(topo_->WorldRank(peer))};
+  if (!same || !ahead(self, peer, index) || !ahead(peer, self, other)) return {};
+  std::string names[2] = {std::to_string(topo_->JobRank(self)),
+                          std::to_string(topo_->JobRank(peer))};
   std::string titles[2] = {own.title, title};
   if (peer < self) {  // both sides say it in the same words
     std::swap(names[0], names[1]);

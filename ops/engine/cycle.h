@@ -22,22 +22,22 @@ class CycleWatch {
 
   // For the monitor, every now and then; `seconds` have passed since the last time. Not OK once a
   // cycle has been seen that will not resolve.
-  Status Look(double seconds, Channel* hand, Channel* gradients);
+  Status Look(double seconds, Channel* direct, Channel* gradients);
 
  private:
-  // Where this rank stands in a lane.
+  // Where this rank stands in a channel.
   struct Own {
-    LaneState state = LaneState::kIdle;
+    ChannelState state = ChannelState::kIdle;
     std::string title;
-    std::vector<int> missing;  // world ranks
+    std::vector<int> missing;  // job ranks
   };
-  Own Report(int lane, Channel* channel) const;
+  Own Report(int index, Channel* channel) const;
   bool Moved();
-  Status CycleWith(int peer, int lane, const Own& own) const;
+  Status CycleWith(int peer, int index, const Own& own) const;
 
   const Topology* topo_;
   const ShmGroup* shm_;
-  std::vector<uint64_t> counters_;  // of all ranks of the node in both lanes, at the last look
+  std::vector<uint64_t> counters_;  // of all ranks of the node in both channels, at the last look
   double still_ = 0;                // seconds for which they have not moved
 };
 

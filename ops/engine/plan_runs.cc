@@ -57,7 +57,7 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
       empty->request.kind = Kind::kBarrier;
       auto result = run.empty = std::make_shared<EmptyRun>();
       empty->done = [result](const Status& status) { result->Finish(status); };
-      HandOn(&run, 0, std::move(empty));
+      Release(&run, 0, std::move(empty));
     }
   }
   FailOrphans(orphans);
@@ -91,7 +91,7 @@ void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operati
       int count = static_cast<int>(run->arrived.size());
       while (run->next < count && run->arrived[run->next] != nullptr) {
         std::unique_ptr<Operation> ready = std::move(run->arrived[run->next]);
-        HandOn(run, run->next, std::move(ready));
+        Release(run, run->next, std::move(ready));
         ++run->next;
       }
     }
@@ -99,14 +99,14 @@ void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operati
   if (!refused.ok()) operation->done(refused);
 }
 
-void PlanRuns::HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation) {
+void PlanRuns::Release(Run* run, int bucket, std::unique_ptr<Operation> operation) {
   Request& request = operation->request;
   request.name = run->info->name;
   request.plan = run->info->fingerprint == 0 ? 1 : run->info->fingerprint;
   request.run = static_cast<uint64_t>(run->id);
   request.bucket = bucket;
   request.plan_text = run->info->text;
-  operation->fate = run->fate;
+  operation->run_outcome = run->run_outcome;
   operation->awaited = bucket == run->info->num_buckets - 1;
   channel_->Enqueue(std::move(operation));
 }
@@ -121,7 +121,7 @@ void PlanRuns::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
     auto marker = std::make_unique<Operation>();
     marker->request.kind = Kind::kBarrier;
     marker->done = [](const Status&) {};
-    HandOn(&run, kGivenUp, std::move(marker));
+    Release(&run, kGivenUp, std::move(marker));
   }
   runs_.clear();
 }

@@ -71,10 +71,10 @@ class PlanRuns {
     std::vector<std::unique_ptr<Operation>> arrived;  // by bucket; null: not here, or handed on
     int next = 0;
     std::shared_ptr<EmptyRun> empty;  // of a run without buckets
-    std::shared_ptr<Status> fate = std::make_shared<Status>();
+    std::shared_ptr<Status> run_outcome = std::make_shared<Status>();
   };
 
-  void HandOn(Run* run, int bucket, std::unique_ptr<Operation> operation);
+  void Release(Run* run, int bucket, std::unique_ptr<Operation> operation);
   void GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans);
 
   Channel* channel_;

@@ -17,9 +17,9 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
                  const std::function<void(const Status&)>& broken)
     : number_(number),
       connection_(std::move(connection)),
-      hand_(std::move(connection_->lanes[0]), selector, recorder, timeline, TrackOf(number, false),
-            false, broken),
-      gradients_(std::move(connection_->lanes[1]), selector, recorder, timeline,
+      direct_(std::move(connection_->channels[0]), selector, recorder, timeline,
+              TrackOf(number, false), false, broken),
+      gradients_(std::move(connection_->channels[1]), selector, recorder, timeline,
                  TrackOf(number, true), true, broken),
       plans_(&gradients_),
       cycles_(&connection_->topology, connection_->shm.get()),
@@ -42,7 +42,7 @@ void RankSet::StopProgress() {
 }
 
 void RankSet::Fail(const Status& failure) {
-  hand_.Fail(failure);
+  direct_.Fail(failure);
   gradients_.Fail(failure);
   plans_.Abandon(failure);
 }
@@ -50,7 +50,7 @@ void RankSet::Fail(const Status& failure) {
 void RankSet::Close(const Status& reason) {
   StopProgress();
   Fail(reason);
-  hand_.Disconnect();
+  direct_.Disconnect();
   gradients_.Disconnect();
 }
 
@@ -69,8 +69,8 @@ Status RankSet::Run(Request request) {
     result.status = status;
     result.done.store(true, std::memory_order_release);
   };
-  hand_.Enqueue(std::move(operation));
-  WaitOn(&hand_, result.done);
+  direct_.Enqueue(std::move(operation));
+  WaitOn(&direct_, result.done);
   return result.status;
 }
 
@@ -81,10 +81,10 @@ void RankSet::Post(std::unique_ptr<Operation> operation) {
     if (state->exchange(kDone) == kUnattended) --unattended_;
     done(status);
   };
-  hand_.Enqueue(std::move(operation));
+  direct_.Enqueue(std::move(operation));
   Waiter waiter = MakeWaiter();
   do {
-    if (hand_.Pump()) waiter.Reset();
+    if (direct_.Pump()) waiter.Reset();
     if (state->load() == kDone) return;
   } while (waiter.Linger());
   // The thread may be one of a few, all of which peers could wait for.
@@ -118,14 +118,14 @@ Status RankSet::Join(int* last) {
   plans_.GiveUp();
   // What this rank has begun ends first: then no operation can be under way when all have joined.
   while (!Idle()) {
-    if (hand_.Pump() || gradients_.Pump()) waiter.Reset();
-    waiter.Pause([&] { return hand_.Pump() || gradients_.Pump() || Idle(); });
+    if (direct_.Pump() || gradients_.Pump()) waiter.Reset();
+    waiter.Pause([&] { return direct_.Pump() || gradients_.Pump() || Idle(); });
   }
   // The others would take a rank that fails for one that has joined.
-  Status broken = hand_.Failure();
+  Status broken = direct_.Failure();
   if (!broken.ok()) return broken;
   Joining joining;
-  joining.tickets = shm()->TakeJoinTicket(topology().WorldRank(topology().local_rank));
+  joining.tickets = shm()->TakeJoinTicket(topology().JobRank(topology().local_rank));
   waiter.Reset();
   for (;;) {
     bool over = JoinOver(joining, last);
@@ -149,8 +149,8 @@ Status RankSet::Join(int* last) {
 bool RankSet::JoinOver(const Joining& joining, int* last) const {
   if (topology().num_nodes > 1) {
     bool owner = topology().local_rank < topology().owners;
-    if (owner && !(joining.hand.over && joining.gradients.over)) return false;
-    if (topology().local_rank == 0) shm()->EndJoin(joining.tickets, joining.hand.last);
+    if (owner && !(joining.direct.over && joining.gradients.over)) return false;
+    if (topology().local_rank == 0) shm()->EndJoin(joining.tickets, joining.direct.last);
     return shm()->JoinEnded(joining.tickets, last);
   }
   uint64_t micros = 0;
@@ -162,20 +162,20 @@ bool RankSet::JoinOver(const Joining& joining, int* last) const {
 // True if anything moved.
 bool RankSet::ServeJoined(Joining* joining) {
   bool moved = false;
-  auto serve = [&](Channel* channel, JoinedLane* lane) {
-    moved = channel->EnqueueJoined(joining->tickets, lane) || moved;
-    if (lane->run != 0) plans_.SkipRun(static_cast<int64_t>(lane->run));
+  auto serve = [&](Channel* channel, JoinedChannel* joined) {
+    moved = channel->EnqueueJoined(joining->tickets, joined) || moved;
+    if (joined->run != 0) plans_.SkipRun(static_cast<int64_t>(joined->run));
     moved = channel->Pump() || moved;
   };
-  serve(&hand_, &joining->hand);
+  serve(&direct_, &joining->direct);
   serve(&gradients_, &joining->gradients);
   return moved;
 }
 
 // A peer that is gone without having joined is not waited for.
 Status RankSet::JoinFailure(const Joining& joining) const {
-  for (const JoinedLane* lane : {&joining.hand, &joining.gradients}) {
-    if (!lane->failure.ok()) return lane->failure;
+  for (const JoinedChannel* channel : {&joining.direct, &joining.gradients}) {
+    if (!channel->failure.ok()) return channel->failure;
   }
   std::string text;
   int code = shm()->Failure(&text);
@@ -185,10 +185,10 @@ Status RankSet::JoinFailure(const Joining& joining) const {
     PeerState state = shm()->Peer(p);
     bool gone = state == PeerState::kDead || state == PeerState::kLeft;
     if (!gone || shm()->JoinTickets() >= joining.tickets) continue;
-    return {Code::kRemote, "rank " + std::to_string(topology().WorldRank(p)) +
+    return {Code::kRemote, "rank " + std::to_string(topology().JobRank(p)) +
                                (state == PeerState::kDead ? " died" : " has ended") +
                                " before it called join(), for which rank " +
-                               std::to_string(topology().WorldRank(shm()->rank())) + " waits"};
+                               std::to_string(topology().JobRank(shm()->rank())) + " waits"};
   }
   return {};
 }
@@ -240,7 +240,7 @@ void RankSet::ProgressLoop() {
       progress_idle_ = false;
       continue;
     }
-    auto pump = [&] { return gradients_.Pump() | (unattended_ > 0 && hand_.Pump()); };
+    auto pump = [&] { return gradients_.Pump() | (unattended_ > 0 && direct_.Pump()); };
     if (pump()) {
       waiter.Reset();
     } else {
@@ -251,7 +251,7 @@ void RankSet::ProgressLoop() {
 
 void RankSet::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  hand_.Inspect(seconds, look);
+  direct_.Inspect(seconds, look);
   gradients_.Inspect(seconds, look);
 }
 

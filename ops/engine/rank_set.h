@@ -1,6 +1,6 @@
 // RankSet: a set of ranks that run collectives together, as seen by one of them.
 //
-// It owns two channels (hand-written collectives; gradient plans) and a progress thread that
+// It owns two channels (explicit collectives; gradient plans) and a progress thread that
 // advances asynchronous operations. A blocking call advances its channel on the caller's own
 // thread, so a small collective costs no thread switch. Sets share nothing, so a rank may be in
 // several and none waits for another.
@@ -16,10 +16,10 @@
 #include <vector>
 
 #include "engine/channel.h"
+#include "engine/connect/connect.h"
 #include "engine/cycle.h"
 #include "engine/plan_runs.h"
 #include "engine/waiter.h"
-#include "engine/world.h"
 
 namespace smddp {
 
@@ -41,7 +41,7 @@ class RankSet {
   Alarm* alarm() const { return connection_->alarm.get(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
-  // Hand-written collectives: blocks until done.
+  // Explicit collectives: blocks until done.
   Status Run(Request request);
   // The same without waiting for peers that are late: `done` is called once, perhaps before this
   // returns, on some thread.
@@ -57,11 +57,11 @@ class RankSet {
   Status Join(int* last);
 
   // No collective is under way.
-  bool Idle() const { return hand_.Idle() && gradients_.Idle(); }
+  bool Idle() const { return direct_.Idle() && gradients_.Idle(); }
   // Everything pending and to come fails with this.
   void Fail(const Status& failure);
   // After Fail; see Channel.
-  bool SayGone() { return hand_.SayGone() & gradients_.SayGone(); }
+  bool AnnounceDeparture() { return direct_.AnnounceDeparture() & gradients_.AnnounceDeparture(); }
   // Ends the set: all members call it, in the same order.
   void Close(const Status& reason);
 
@@ -69,8 +69,8 @@ class RankSet {
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
-  Status InspectCycles(double seconds) { return cycles_.Look(seconds, &hand_, &gradients_); }
-  ChannelStats HandStats() const { return hand_.Stats(); }
+  Status InspectCycles(double seconds) { return cycles_.Look(seconds, &direct_, &gradients_); }
+  ChannelStats DirectStats() const { return direct_.Stats(); }
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 
  private:
@@ -78,7 +78,7 @@ class RankSet {
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
   struct Joining {
     uint64_t tickets = 0;
-    JoinedLane hand, gradients;
+    JoinedChannel direct, gradients;
   };
   bool JoinOver(const Joining& joining, int* last) const;
   bool ServeJoined(Joining* joining);
@@ -91,7 +91,7 @@ class RankSet {
 
   const int number_;
   std::unique_ptr<Connection> connection_;
-  Channel hand_;
+  Channel direct_;
   Channel gradients_;
   PlanRuns plans_;
   CycleWatch cycles_;

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "core/deadline.h"
-#include "transport/shm_group.h"
+#include "transport/shm/shm_group.h"
 
 namespace smddp {
 

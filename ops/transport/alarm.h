@@ -6,7 +6,7 @@
 #include <memory>
 #include <string>
 
-#include "transport/mpi_library.h"
+#include "transport/mpi/mpi_library.h"
 
 namespace smddp {
 

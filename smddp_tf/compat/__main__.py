@@ -5,8 +5,8 @@ import os
 import runpy
 import sys
 
-from smddp_tf import _config
 from smddp_tf.compat import _install
+from smddp_tf.compat.environment import adopt_horovod_environment
 
 
 def main() -> None:
@@ -19,7 +19,7 @@ def main() -> None:
     parser.add_argument("program", help="a script's path, or a module's name after -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program")
     args = parser.parse_args()
-    _config.adopt_horovod_environment()
+    adopt_horovod_environment()
     _install.install()
     sys.argv = [args.program, *args.arguments]
     if args.module:

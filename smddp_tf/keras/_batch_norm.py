@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Average
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.allreduce import grouped_allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Average
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
@@ -25,7 +26,7 @@ def _moving_statistics(model) -> list:
     return [variable for variable in found if variable is not None]
 
 
-def average_batch_normalization(model: Any, process_set: ProcessSet = _runtime.global_process_set):
+def average_batch_normalization(model: Any, process_set: ProcessSet = global_process_set):
     """Makes the moving means and variances of BatchNormalization layers the ranks' averages.
 
     Each rank's are those of its own batches, so without this the ranks' models differ a little in
@@ -42,11 +43,11 @@ def average_batch_normalization(model: Any, process_set: ProcessSet = _runtime.g
     Raises:
       tf.errors.FailedPreconditionError and others: as allreduce().
     """
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     variables = _moving_statistics(model) if process_set.size() > 1 else []
     if variables:
         values = [tf.convert_to_tensor(variable) for variable in variables]
-        averages = _collectives.grouped_allreduce(
+        averages = grouped_allreduce(
             values, op=Average, name="batch normalization", process_set=process_set
         )
         for variable, average in zip(variables, averages, strict=True):

@@ -4,7 +4,9 @@ import contextlib
 import dataclasses
 import warnings
 
-from smddp_tf import _options, _reduce, _runtime
+from smddp_tf._gradients.options import ReduceOptions
+from smddp_tf._gradients.reduce import identity, reduce_all_but_local
+from smddp_tf._job.process_sets import set_of
 
 ATTRIBUTE = "_smddp_distribution"
 
@@ -13,7 +15,7 @@ class Distribution:
     """The state that DistributedOptimizer adds to an optimizer.
 
     Args:
-      options: a _options.ReduceOptions.
+      options: a ReduceOptions.
       passes: backward passes per update; their gradients are summed before they are reduced.
       average_passes: divide that sum by the number of passes.
       scale_local: divide gradients of local variables by the number of ranks.
@@ -66,15 +68,15 @@ class Distribution:
 
     def is_local(self, variable) -> bool:
         """Whether this variable's gradients stay local."""
-        return _reduce.identity(variable) in self._local
+        return identity(variable) in self._local
 
     def register_local_var(self, variable) -> None:
         """This variable's gradients stay local."""
-        self._local.add(_reduce.identity(variable))
+        self._local.add(identity(variable))
 
     def reduce(self, grads, variables) -> list:
         """The gradients of all ranks; None stays None."""
-        return _reduce.reduce_all_but_local(
+        return reduce_all_but_local(
             list(grads), list(variables), self.options, self._local, self.scale_local
         )
 
@@ -113,9 +115,9 @@ class Distribution:
 
 
 def _restored(options: dict, passes, average_passes, scale_local) -> Distribution:
-    options["process_set"] = _runtime.set_of(options["process_set"])
+    options["process_set"] = set_of(options["process_set"])
     return Distribution(
-        _options.ReduceOptions(**options),
+        ReduceOptions(**options),
         passes=passes,
         average_passes=average_passes,
         scale_local=scale_local,

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from smddp_tf import _native, _runtime, _variables
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.objects import allgather_object
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _metrics, _shard, _shard_sequence
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 class _Batches(_shard_sequence.SEQUENCE):
@@ -82,7 +83,7 @@ def evaluate(
     batch_size: int | None = None,
     return_dict: bool = False,
     sharded: bool = False,
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     **options: Any,
 ):
     """model.evaluate() with the work divided among ranks; all get the answer of all data.
@@ -109,7 +110,7 @@ def evaluate(
     Raises:
       ValueError: there are no data, or a dataset without an end.
     """
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     data, has_data = _arguments(x, y, sample_weight), True
     if not sharded:
         data, has_data = _own(data, process_set)
@@ -142,7 +143,7 @@ def predict(
     x: Any,
     batch_size: int | None = None,
     sharded: bool = False,
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     **options: Any,
 ):
     """model.predict() with the work divided among ranks; all get the predictions of all data.
@@ -166,7 +167,7 @@ def predict(
     Raises:
       ValueError: there are no data, a dataset without an end, or parts of unequal length.
     """
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     data, has_data = (x, True) if sharded else _own(x, process_set)
     if batch_size is not None:
         options["batch_size"] = batch_size
@@ -175,7 +176,7 @@ def predict(
         return outputs
     if not has_data:
         outputs = tf.nest.map_structure(lambda rows: rows[:0], outputs)
-    parts = _variables.allgather_object(outputs, name="predictions", process_set=process_set)
+    parts = allgather_object(outputs, name="predictions", process_set=process_set)
     join = _interleaved if sharded else lambda *rows: np.concatenate(rows)
     return tf.nest.map_structure(join, *parts)
 

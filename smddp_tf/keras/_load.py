@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf import _native, _runtime
 from smddp_tf._compression import Compression
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
 from smddp_tf._types import Compressor
 from smddp_tf.keras import _distribution, _hooks
 from smddp_tf.keras._optimizer import DistributedOptimizer
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def load_model(
@@ -45,7 +46,7 @@ def load_model(
       ValueError: before init(), or the file has no optimizer.
     """
     del legacy_opts
-    _runtime.size()
+    basics.size()
     objects = {kind.__name__: kind for kind in custom_optimizers or []}
     objects.update(custom_objects or {})
     model = tf.keras.models.load_model(

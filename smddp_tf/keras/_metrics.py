@@ -8,10 +8,13 @@ would have.
 import math
 import numbers
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Average, Max, Min, Sum
+from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
+from smddp_tf._collectives.checks import REDUCIBLE
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import global_process_set
+from smddp_tf._job.reduce_op import Average, Max, Min, Sum
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 _RULES = {"sum": Sum, "mean": Average, "max": Max, "min": Min}
 
@@ -36,7 +39,7 @@ def _rule(metric, variable) -> str:
         aggregation = getattr(variable, "aggregation", None)
         aggregation = str(getattr(aggregation, "name", aggregation)).lower()
     dtype = tf.as_dtype(variable.dtype).base_dtype.name
-    known = aggregation in _RULES and dtype in _collectives.REDUCIBLE
+    known = aggregation in _RULES and dtype in REDUCIBLE
     return aggregation if known else ""
 
 
@@ -64,7 +67,7 @@ def is_number(value) -> bool:
     return isinstance(value, numbers.Number) or getattr(value, "shape", None) == ()
 
 
-def of_all_ranks(model, process_set=_runtime.global_process_set) -> dict:
+def of_all_ranks(model, process_set=global_process_set) -> dict:
     """The model's metrics as they are and as they are for all ranks together.
 
     Collective. The metrics' own states are what they were.
@@ -85,7 +88,7 @@ def of_all_ranks(model, process_set=_runtime.global_process_set) -> dict:
     own = {rule: [tf.convert_to_tensor(v) for v in variables] for rule, variables in states.items()}
     names = ", ".join(sorted(before))
     reduced = {
-        rule: _collectives.grouped_allreduce(
+        rule: grouped_allreduce(
             values, op=_RULES[rule], name=f"metrics ({rule}) {names}", process_set=process_set
         )
         for rule, values in own.items()
@@ -119,14 +122,14 @@ def replace(logs, results: dict, prefix="") -> None:
             logs[prefix + name] = joined
 
 
-def average(logs, process_set=_runtime.global_process_set) -> None:
+def average(logs, process_set=global_process_set) -> None:
     """Averages the numbers of a dict over all ranks, in place; the ranks have the same names.
 
     Raises:
       tf.errors.FailedPreconditionError: the names differ.
     """
     names = [name for name in sorted(logs) if is_number(logs[name])]
-    reduced = _collectives.allreduce(
+    reduced = allreduce(
         tf.constant([float(logs[name]) for name in names], tf.float64),
         op=Average,
         name="metrics " + ", ".join(names),

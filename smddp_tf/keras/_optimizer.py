@@ -6,10 +6,10 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf import _options, _runtime
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average, ReduceOp
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._gradients.options import ReduceOptions, whole_number
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Average, ReduceOp
 from smddp_tf._types import Compressor
 from smddp_tf.keras import _distribution, _hooks, _traced
 
@@ -69,7 +69,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: int | Sequence | None = None,
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     bucket_bytes: int = 0,
     **unknown: Any,
@@ -115,15 +115,15 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     refuse_unknown(unknown)
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
-    _runtime.check_process_set(process_set)
-    passes = _options.whole_number("backward_passes_per_step", backward_passes_per_step, 1)
+    check_process_set(process_set)
+    passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
     target = _distribution.innermost(_check_is_object(optimizer))
     if _distribution.of(target) is not None:
         raise ValueError(
             "this optimizer is distributed already; its gradients would be reduced twice. Wrap it "
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
-    options = _options.ReduceOptions(
+    options = ReduceOptions(
         op=op,
         compression=compression,
         sparse_as_dense=sparse_as_dense,

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from smddp_tf import _native, _runtime
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _shard_dataset, _shard_sequence
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 _UNEVEN = ("drop", "repeat")
 
@@ -20,7 +20,7 @@ _UNEVEN = ("drop", "repeat")
 def shard(
     data: Any,
     uneven: str = "drop",
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     shuffle: bool = False,
     seed: int = 0,
     buffer_size: int = 10_000,
@@ -62,7 +62,7 @@ def shard(
         raise ValueError(f"uneven={uneven!r} is unknown; use one of {', '.join(_UNEVEN)}")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} is no integer >= 0; give all ranks the same one")
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     part = _shard_dataset.Part(process_set.size(), process_set.rank(), uneven)
     if isinstance(data, tf.data.Dataset):
         if not shuffle:

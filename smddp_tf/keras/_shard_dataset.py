@@ -4,9 +4,9 @@ import dataclasses
 import math
 import warnings
 
-from smddp_tf import _native
+from smddp_tf._graph.framework import tensorflow
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 # The seed of functions' graphs in which we shuffle. Without one TensorFlow mixes in the seed of
 # tf.random.set_seed(), which scripts choose by rank.

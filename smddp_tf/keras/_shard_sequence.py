@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from smddp_tf import _native
+from smddp_tf._graph.framework import tensorflow
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 _KERAS3 = hasattr(tf.keras.utils, "PyDataset")
 SEQUENCE = tf.keras.utils.PyDataset if _KERAS3 else tf.keras.utils.Sequence

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Sum
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Sum
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _joined_moments(mean, variance, count, process_set):
@@ -23,7 +24,7 @@ def _joined_moments(mean, variance, count, process_set):
     mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
     own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
     at = tf.one_hot(process_set.rank(), process_set.size(), dtype=own.dtype)
-    rows = _collectives.allreduce(
+    rows = allreduce(
         at[:, None] * own[None, :], op=Sum, name="batch statistics", process_set=process_set
     )
     means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
@@ -58,7 +59,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(
         self,
         fused: bool = False,
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
         **options: Any,
     ):
         if fused:
@@ -69,7 +70,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def _moments(self, inputs, *args, **kwargs):
         """Keras's own computation, on this rank's batch; then those of all ranks are joined."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
-        _runtime.check_process_set(self._process_set)
+        check_process_set(self._process_set)
         if self._process_set.size() == 1:
             return mean, variance
         # Keras 3 passes the mask by position, as the only argument.

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf import _native, _runtime, _tape, _variables
+from smddp_tf._collectives.variables import broadcast_global_variables
 from smddp_tf._compression import Compression
-from smddp_tf._reduce_op import Average, ReduceOp
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._gradients.tape import DistributedGradientTape
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, global_process_set
+from smddp_tf._job.reduce_op import Average, ReduceOp
 from smddp_tf._types import Compressor, GradientTape
 from smddp_tf.keras import _optimizer
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -29,7 +31,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: int | Sequence | None = None,
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     **unknown: Any,
 ):
@@ -86,7 +88,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
     groups: int | Sequence | None = None,
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ):
@@ -109,7 +111,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     Returns:
       A tape of the same class.
     """
-    tape = _tape.DistributedGradientTape(
+    tape = DistributedGradientTape(
         gradtape,
         device_dense,
         device_sparse,
@@ -144,7 +146,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self):
         """Adds the broadcast to the graph."""
-        self._operation = _variables.broadcast_global_variables(self.root_rank)
+        self._operation = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any):
         """Runs it."""

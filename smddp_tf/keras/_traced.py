@@ -3,10 +3,10 @@
 import gc
 import warnings
 
-from smddp_tf import _native
+from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras import _distribution
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
 

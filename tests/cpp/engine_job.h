@@ -85,27 +85,28 @@ constexpr int kNever = 1 << 30;
 
 // The connections of a job whose ranks are threads; rank r is on node r * nodes / size.
 struct Wires {
-  // Rank `bad` loses its peers on other nodes in lane 0 at the start of exchange `n`.
+  // Rank `bad` loses its peers on other nodes in channel 0 at the start of exchange `n`.
   Wires(int size, int nodes, int bad = 0, int n = kNever) {
     std::vector<int> keys(size);
     for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
     for (int r = 0; r < size; ++r) {
       connections.push_back(std::make_unique<Connection>());
       connections[r]->topology = Topology::FromKeys(r, keys);
-      connections[r]->lanes.resize(kLanes);
+      connections[r]->channels.resize(kChannels);
     }
     const Topology& topo = connections[0]->topology;
     shouts.heard.resize(nodes);
     for (const auto& ranks : topo.nodes) AddNode(ranks);
-    for (int lane = 0; nodes > 1 && lane < kLanes; ++lane) {
+    for (int channel = 0; nodes > 1 && channel < kChannels; ++channel) {
       auto world = MakeInprocGroups(size);
-      for (int r = 0; r < size; ++r) connections[r]->lanes[lane].world = std::move(world[r]);
+      for (int r = 0; r < size; ++r)
+        connections[r]->channels[channel].all_ranks = std::move(world[r]);
       for (int owner = 0; owner < topo.owners; ++owner) {
         auto cross = MakeInprocGroups(nodes);
         for (int node = 0; node < nodes; ++node) {
           int r = topo.nodes[node][owner];
-          int calls = r == bad && lane == 0 ? n : kNever;
-          connections[r]->lanes[lane].cross =
+          int calls = r == bad && channel == 0 ? n : kNever;
+          connections[r]->channels[channel].share_peers =
               std::make_unique<FailingGroup>(std::move(cross[node]), calls);
         }
       }
@@ -122,10 +123,10 @@ struct Wires {
       connection->shm = std::make_unique<ShmGroup>(aligned, local, size, kChunk);
       int node = connection->topology.node;
       if (local == 0) connection->alarm = std::make_unique<InprocAlarm>(&shouts, node);
-      for (int lane = 0; lane < kLanes; ++lane) {
-        connection->lanes[lane].topology = &connection->topology;
-        connection->lanes[lane].shm = connection->shm.get();
-        connection->lanes[lane].index = lane;
+      for (int channel = 0; channel < kChannels; ++channel) {
+        connection->channels[channel].topology = &connection->topology;
+        connection->channels[channel].shm = connection->shm.get();
+        connection->channels[channel].index = channel;
       }
     }
   }
@@ -136,10 +137,10 @@ struct Wires {
 };
 
 inline std::unique_ptr<Communicator> Connect(Wires* wires, int rank, double timeout = 20) {
-  auto world = std::make_unique<World>();
-  world->config.timeout_seconds = timeout;
+  auto context = std::make_unique<JobContext>();
+  context->config.timeout_seconds = timeout;
   auto communicator =
-      std::make_unique<Communicator>(std::move(world), std::move(wires->connections[rank]));
+      std::make_unique<Communicator>(std::move(context), std::move(wires->connections[rank]));
   Status status = communicator->Start();
   EXPECT(status.ok(), status.message());
   return communicator;

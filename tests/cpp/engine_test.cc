@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "core/deadline.h"
-#include "engine/signals.h"
+#include "engine/watch/signals.h"
 #include "engine_job.h"
 
 namespace {
@@ -49,7 +49,7 @@ struct PlanBench {
   Selector selector;
   FlightRecorder recorder;
   Timeline timeline;
-  Channel channel{std::move(wires.connections[0]->lanes[1]),
+  Channel channel{std::move(wires.connections[0]->channels[1]),
                   &selector,
                   &recorder,
                   &timeline,
@@ -283,7 +283,7 @@ TEST(AStallInAMismatchNamesWhoIsMissing) {
   for (const char* name : {"a", "b", "c"}) requests.push_back(Sum(&value, name));
   std::vector<std::unique_ptr<Collective>> collectives;
   for (int r = 0; r < 3; ++r) {
-    collectives.push_back(selector.Make(&wires.connections[r]->lanes[0], &requests[r], nullptr));
+    collectives.push_back(selector.Make(&wires.connections[r]->channels[0], &requests[r], nullptr));
   }
   auto advance = [&](int r) {
     bool done = false;

@@ -13,8 +13,8 @@
 #include "check.h"
 #include "collective/joined.h"
 #include "inproc_job.h"
-#include "transport/peer_memory.h"
-#include "transport/segment.h"
+#include "transport/shm/peer_memory.h"
+#include "transport/shm/segment.h"
 
 namespace {
 
@@ -60,7 +60,7 @@ void CheckMove(InprocJob* job, Kind kind, int size, int self, size_t count, char
   request.kind = kind;
   request.dtype = DType::kUint8;
   request.root = size - 1;
-  request.gather_bytes.assign(kind == Kind::kBroadcast ? 0 : parts * n, count);
+  request.part_bytes.assign(kind == Kind::kBroadcast ? 0 : parts * n, count);
   request.tensors = {{in, out.data(), {static_cast<int64_t>(parts * count)}}};
   Status status = job->Run(self, request);
   ASSERT(status.ok(), status.message());
@@ -76,20 +76,21 @@ void CheckMove(InprocJob* job, Kind kind, int size, int self, size_t count, char
 // The numbers that come before an allgather, of `size` ranks of which `joined` has joined.
 void CheckNumbers(InprocJob* job, int size, int self, int joined) {
   size_t n = static_cast<size_t>(size);
-  Lane& lane = job->lane(self);
+  ChannelResources& resources = job->resources(self);
   std::vector<int64_t> in(n, self + 1), out(n * n, -1);
   Request request;
   std::vector<char> memory;
   if (self == joined) {
     int peer = self == 0 ? 1 : 0;
-    while (lane.shm->lane(peer, lane.index).staged.load() <= lane.next_chunk) ::usleep(100);
-    SlotHeader begun = lane.shm->header(peer, lane.index, lane.next_chunk);
-    request = JoinedRequest(begun, *lane.topology, &memory);
+    while (resources.shm->channel_cell(peer, resources.index).staged.load() <= resources.next_chunk)
+      ::usleep(100);
+    SlotHeader begun = resources.shm->header(peer, resources.index, resources.next_chunk);
+    request = JoinedRequest(begun, *resources.topology, &memory);
   } else {
     request.kind = Kind::kAllgather;
     request.dtype = DType::kInt64;
     request.root = -1;  // numbers
-    request.gather_bytes.assign(n, n * sizeof(int64_t));
+    request.part_bytes.assign(n, n * sizeof(int64_t));
     request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(n)}}};
   }
   Status status = job->Run(self, request);
@@ -154,15 +155,15 @@ TEST(WhatAPeerThatGaveUpHasLentDoesNotCount) {
       requests[r].kind = kind;
       requests[r].dtype = DType::kUint8;
       requests[r].root = 1;
-      requests[r].gather_bytes.assign(kind == Kind::kAllgather ? 2 : 0, 5000);
+      requests[r].part_bytes.assign(kind == Kind::kAllgather ? 2 : 0, 5000);
       requests[r].tensors = {{in[r].data(), out.data(), {5000}}};
-      collectives[r] = selector.Make(&job.lane(r), &requests[r], nullptr);
+      collectives[r] = selector.Make(&job.resources(r), &requests[r], nullptr);
     }
     std::vector<char> other(10000, '?');
     requests[0].tensors[0].out = other.data();
     for (int i = 0; i < 2; ++i) EXPECT(collectives[0]->Advance() != Progress::kDone);
     // Rank 1 has all it wants and lends its memory, until it gives up.
-    LaneCell& lender = job.lane(1).shm->lane(1, 0);
+    ChannelCell& lender = job.resources(1).shm->channel_cell(1, 0);
     for (int i = 0; i < 2; ++i) EXPECT(collectives[1]->Advance() != Progress::kDone);
     EXPECT_EQ(lender.unpacked.load(), uint64_t{1});
     lender.given_up = 1;

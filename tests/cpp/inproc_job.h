@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "collective/selector.h"
-#include "transport/inproc.h"
+#include "transport/inproc/inproc.h"
 
 namespace smddp_test {
 
@@ -40,9 +40,9 @@ class InprocJob {
     for (int r = 0; r < size; ++r) {
       topologies_.push_back(std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, keys)));
     }
-    lanes_.resize(size);
+    resources_.resize(size);
     for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
-    for (auto& lane : lanes_) lane.reads_peers = reads_peers;
+    for (auto& resources : resources_) resources.reads_peers = reads_peers;
     if (topologies_[0]->num_nodes > 1) ConnectNodes(size, limit);
   }
 
@@ -52,7 +52,7 @@ class InprocJob {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
     selector.single_copy_bytes = 0;
-    auto collective = selector.Make(&lanes_[rank], &request, nullptr);
+    auto collective = selector.Make(&resources_[rank], &request, nullptr);
     auto start = std::chrono::steady_clock::now();
     constexpr int kYields = 200;  // then the other ranks have more use for the core
     int idle = 0;
@@ -73,7 +73,7 @@ class InprocJob {
   }
 
   const smddp::Topology& topology(int rank) const { return *topologies_[rank]; }
-  smddp::Lane& lane(int rank) { return lanes_[rank]; }
+  smddp::ChannelResources& resources(int rank) { return resources_[rank]; }
 
  private:
   void AddNode(const std::vector<int>& ranks, size_t chunk_bytes) {
@@ -84,19 +84,19 @@ class InprocJob {
     void* aligned = reinterpret_cast<void*>((address + 63) / 64 * 64);
     for (int local = 0; local < local_size; ++local) {
       groups_.push_back(std::make_unique<smddp::ShmGroup>(aligned, local, local_size, chunk_bytes));
-      lanes_[ranks[local]].topology = topologies_[ranks[local]].get();
-      lanes_[ranks[local]].shm = groups_.back().get();
+      resources_[ranks[local]].topology = topologies_[ranks[local]].get();
+      resources_[ranks[local]].shm = groups_.back().get();
     }
   }
 
   void ConnectNodes(int size, size_t limit) {
     auto world = smddp::MakeInprocGroups(size, limit);
-    for (int r = 0; r < size; ++r) lanes_[r].world = std::move(world[r]);
+    for (int r = 0; r < size; ++r) resources_[r].all_ranks = std::move(world[r]);
     const smddp::Topology& topo = *topologies_[0];
     for (int owner = 0; owner < topo.owners; ++owner) {
       auto cross = smddp::MakeInprocGroups(topo.num_nodes, limit);
       for (int n = 0; n < topo.num_nodes; ++n) {
-        lanes_[topo.nodes[n][owner]].cross = std::move(cross[n]);
+        resources_[topo.nodes[n][owner]].share_peers = std::move(cross[n]);
       }
     }
   }
@@ -104,7 +104,7 @@ class InprocJob {
   std::vector<std::unique_ptr<smddp::Topology>> topologies_;
   std::vector<std::vector<char>> memory_;
   std::vector<std::unique_ptr<smddp::ShmGroup>> groups_;
-  std::vector<smddp::Lane> lanes_;
+  std::vector<smddp::ChannelResources> resources_;
 };
 
 }  // namespace smddp_test

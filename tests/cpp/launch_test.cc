@@ -1,5 +1,5 @@
 // What the environment says of the launcher: join, refuse, or alone.
-#include "transport/launch.h"
+#include "transport/bootstrap/launch.h"
 
 #include <map>
 

@@ -5,7 +5,7 @@
 
 #include "check.h"
 #include "inproc_job.h"
-#include "transport/peer_memory.h"
+#include "transport/shm/peer_memory.h"
 
 namespace {
 
@@ -100,7 +100,7 @@ TEST(AllgatherTakesPartsOfAnySize) {
         Request request;
         request.kind = Kind::kAllgather;
         request.dtype = DType::kUint8;
-        request.gather_bytes = bytes;
+        request.part_bytes = bytes;
         request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(in.size())}}};
         Status status = job->Run(rank, request);
         ASSERT(status.ok(), status.message());
@@ -138,7 +138,7 @@ TEST(AlltoallBringsEveryPartToItsRank) {
         Request request;
         request.kind = Kind::kAlltoall;
         request.dtype = DType::kUint8;
-        request.gather_bytes = matrix;
+        request.part_bytes = matrix;
         request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(send)}}};
         Status status = job->Run(self, request);
         ASSERT(status.ok(), status.message());

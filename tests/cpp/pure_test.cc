@@ -7,7 +7,7 @@
 #include "collective/request.h"
 #include "core/span.h"
 #include "core/topology.h"
-#include "kernels/reduce.h"
+#include "kernels/cpu/reduce.h"
 
 namespace {
 
@@ -50,13 +50,13 @@ TEST(TopologyOrdersRanksAndNodes) {
   EXPECT_EQ(topo.local_size, 3);
   EXPECT_EQ(topo.owners, 2);
   EXPECT(!topo.homogeneous);
-  EXPECT_EQ(topo.WorldRank(2), 4);
+  EXPECT_EQ(topo.JobRank(2), 4);
   EXPECT_EQ(topo.RankOf(4), 4);
   // A set of some ranks: numbered in the set, known by their numbers in the job.
   Topology some = Topology::FromKeys(1, std::vector<int>{0, 1, 1}, {1, 4, 6});
   EXPECT_EQ(some.num_nodes, 2);
   EXPECT_EQ(some.local_rank, 0);
-  EXPECT_EQ(some.WorldRank(1), 6);
+  EXPECT_EQ(some.JobRank(1), 6);
   EXPECT_EQ(some.RankOf(6), 2);
   EXPECT_EQ(some.RankOf(5), -1);
 }

@@ -1,5 +1,5 @@
 // What ranks must start with alike, and what becomes of a rank that cannot start.
-#include "engine/settlement.h"
+#include "engine/connect/settlement.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "check.h"
-#include "engine/binding.h"
 #include "engine/communicator.h"
+#include "engine/connect/binding.h"
 
 namespace {
 
@@ -129,11 +129,11 @@ TEST(TheCoreAddsItsOptions) {
 // An init that fails late destroys a communicator whose threads run.
 TEST(ACommunicatorThatIsDestroyedStopsItsThreads) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) ::unsetenv(name);
-  auto world = std::make_unique<World>();
+  auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
-  Status status = ConnectJob(Config(), {}, Terms(), world.get(), &everybody);
+  Status status = ConnectJob(Config(), {}, Terms(), context.get(), &everybody);
   ASSERT(status.ok(), status.message());
-  auto communicator = std::make_unique<Communicator>(std::move(world), std::move(everybody));
+  auto communicator = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = communicator->Start();
   EXPECT(status.ok(), status.message());
   communicator.reset();

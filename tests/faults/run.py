@@ -92,7 +92,8 @@ def _is_alive(pid: int) -> bool:
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return stat.rpartition(")")[2].split()[0] != "Z" and b"worker.py" in command
+    ours = b"worker.py" in command or b"fork_server.py" in command
+    return stat.rpartition(")")[2].split()[0] != "Z" and ours
 
 
 class Watch(threading.Thread):
@@ -199,8 +200,9 @@ def run_one(plan: dict) -> Outcome:
         folder = pathlib.Path(name)
         watch = Watch(folder)
         watch.start()
-        worker = [sys.executable, HERE / "worker.py", folder, json.dumps(plan)]
-        command = [*launcher.mpirun(plan["ranks"]), *worker]
+        python = launcher.warm_python() if plan["tensorflow"] else [sys.executable]
+        worker = [HERE / "worker.py", folder, json.dumps(plan)]
+        command = [*launcher.mpirun(plan["ranks"]), *python, *worker]
         code, outcome.output, timed_out = launcher.run_command(
             command, timeout=JOB_SECONDS, env=env
         )

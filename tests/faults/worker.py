@@ -18,7 +18,7 @@ import threading
 import time
 
 import smddp_tf as hvd
-from smddp_tf import _native
+from smddp_tf._job import native
 
 FLOAT, SUM = 1, 1
 START_SECONDS, WORK_SECONDS = 170, 45
@@ -32,7 +32,7 @@ class Told(Exception):  # noqa: N818 - what a collective failed with, which is e
 
 def _fail(code: int) -> None:
     if code:
-        raise Told(code, _native.last_error())
+        raise Told(code, native.last_error())
 
 
 class Core:
@@ -55,7 +55,7 @@ class Core:
         name = f"{kind}{step}"
         number, ranks = (self._set.process_set_id, 2) if in_set else (0, hvd.size())
         if kind == "barrier":
-            _fail(_native.core().smddp_barrier(name.encode()))
+            _fail(native.core().smddp_barrier(name.encode()))
         elif kind == "broadcast":
             self._broadcast(elements, step, name)
         else:
@@ -65,7 +65,7 @@ class Core:
         buffer, _ = self._buffers[elements]
         buffer[0] = buffer[elements - 1] = step % 97 if hvd.rank() == 0 else -1
         pointer, size = ctypes.byref(buffer), ctypes.c_int64(4 * elements)
-        _fail(_native.core().smddp_broadcast(pointer, size, 0, name.encode()))
+        _fail(native.core().smddp_broadcast(pointer, size, 0, name.encode()))
         if (buffer[0], buffer[elements - 1]) != (step % 97, step % 97):
             raise RuntimeError(f"wrong numbers at step {step}: {buffer[0]}")
 
@@ -73,8 +73,8 @@ class Core:
         given, got = self._buffers[elements]
         given[0] = given[elements - 1] = (step % 97) * (hvd.rank() + 1)
         dims = (ctypes.c_int64 * 1)(elements)
-        tensor = _native.Tensor(ctypes.addressof(given), ctypes.addressof(got), 1, dims)
-        request = _native.Request(
+        tensor = native.Tensor(ctypes.addressof(given), ctypes.addressof(got), 1, dims)
+        request = native.Request(
             dtype=FLOAT,
             op=SUM,
             process_set=process_set,
@@ -84,7 +84,7 @@ class Core:
             num_tensors=1,
             tensors=ctypes.pointer(tensor),
         )
-        _fail(_native.core().smddp_run(ctypes.byref(request)))
+        _fail(native.core().smddp_run(ctypes.byref(request)))
         wanted = (step % 97) * ranks * (ranks + 1) // 2
         if (got[0], got[elements - 1]) != (wanted, wanted):
             raise RuntimeError(f"wrong numbers at step {step}: {got[0]} instead of {wanted}")
@@ -180,7 +180,7 @@ class Rank:
         flag = (ctypes.c_float * 1)(float(over and self._passed()))
         total = (ctypes.c_float * 1)()
         _fail(
-            _native.core().smddp_allreduce(
+            native.core().smddp_allreduce(
                 ctypes.byref(flag), ctypes.byref(total), ctypes.c_int64(1), FLOAT, SUM,
                 ctypes.c_double(1.0), ctypes.c_double(1.0), b"agree",
             )
@@ -218,7 +218,7 @@ class Rank:
         name = b"victim's" if self.is_victim else b"others'"
         one = ctypes.c_double(1.0)
         pointers = [ctypes.byref(buffer) for buffer in buffers]
-        run = _native.core().smddp_allreduce
+        run = native.core().smddp_allreduce
         _fail(run(*pointers, count, FLOAT, SUM, one, one, name))
 
     def fail(self, told) -> None:

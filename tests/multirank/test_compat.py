@@ -49,8 +49,9 @@ os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
 os.environ["HOROVOD_LOG_LEVEL"] = "TRACE"
 os.environ["SMDDP_BUCKET_BYTES"] = "123"
 os.environ["HOROVOD_FUSION_THRESHOLD"] = "456"
-from smddp_tf import _config
-_config.adopt_horovod_environment()
+from smddp_tf._job import config
+from smddp_tf.compat import environment
+environment.adopt_horovod_environment()
 got = {k: os.environ[k] for k in os.environ if k.startswith("SMDDP_")}
 assert got["SMDDP_STALL_WARNING_SECONDS"] == "7" and got["SMDDP_LOG_LEVEL"] == "debug", got
 assert int(got["SMDDP_TIMEOUT_SECONDS"]) == 10**7 and got["SMDDP_BUCKET_BYTES"] == "123", got
@@ -99,7 +100,7 @@ assert float(_allreduce(tf.constant(2.0))) == 2.0 and rank() == 0
 assert k.allreduce(3.0) == 3.0 and k.broadcast(4.0, 0) == 4.0
 import smddpcommon as hm
 hm.setBucketSize(1 << 20)
-assert _config.load().bucket_bytes == 1 << 20
+assert config.load().bucket_bytes == 1 << 20
 import smdistributed.dataparallel.tensorflow as sdp
 import smdistributed.dataparallel.tensorflow.keras as sk
 from smdistributed.dataparallel.exceptions import SMDDPError

@@ -4,7 +4,7 @@ from scripts import with_checks
 
 EVERY_OP = """
 import threading
-from smddp_tf import _native
+from smddp_tf._graph import library
 
 def every_op():
     x = tf.range(4.0) + rank
@@ -86,7 +86,7 @@ with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             assert got == total, got
 assert int(tf.function(hvd.join)()) in range(size)
 kept = [int(n) for n in tf.__version__.split(".")[:2]] >= [2, 22]
-report(checks=checks, how=_native.handover(), kept=kept)
+report(checks=checks, how=library.handover(), kept=kept)
 """
 
 # Fewer threads than buckets.

@@ -4,12 +4,12 @@ from scripts import with_checks
 
 # Which TensorFlow has typed calls.
 TYPED = """
-from smddp_tf import _native
+from smddp_tf._graph import library
 typed = [int(n) for n in tf.__version__.split(".")[:2]] >= [2, 18]
 """
 
 CLASSES = """
-kind = _native.xla_call_kind()
+kind = library.xla_call_kind()
 
 @tf.function(jit_compile=True)
 def mean(x):
@@ -79,7 +79,7 @@ def check():
     factor = float(np.float32(1e-5))  # as ops have it, in every mode
     equal(scaled, np.array([1.0, 2.0]) * size * (factor * 3.0))
 
-assert _native.xla_call_kind() == ("typed" if typed else "legacy")
+assert library.xla_call_kind() == ("typed" if typed else "legacy")
 check()
 if typed:
     os.environ["SMDDP_TEST_XLA_CALL"] = ("typed", "legacy")[rank % 2]

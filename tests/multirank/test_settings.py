@@ -161,8 +161,8 @@ def test_a_limit_of_threads(tmp_path, threads):
     script = tmp_path / "script.py"
     script.write_text(
         "import os, resource\nimport smddp_tf as hvd\n"
-        "from smddp_tf import _agreement, _native\nfrom smddp_tf.errors import InitError\n"
-        "_native.core(), _agreement.terms()  # the other user may not read the files\n"
+        "from smddp_tf._job import agreement, native\nfrom smddp_tf.errors import InitError\n"
+        "native.core(), agreement.terms()  # the other user may not read the files\n"
         f"resource.setrlimit(resource.RLIMIT_NPROC, ({threads}, {threads}))\n"
         "os.setuid(65533)\n"
         "try:\n    hvd.init()\n    print('size', hvd.size())\n"

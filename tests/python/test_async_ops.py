@@ -8,31 +8,32 @@ from typing import ClassVar
 import pytest
 import tensorflow as tf
 
-from smddp_tf import _native, errors
+from smddp_tf import errors
+from smddp_tf._graph import library as ops_library
 
 
 @pytest.fixture(autouse=True)
 def _fresh():
     """The check's answer is kept for the process."""
-    _native.check_async_ops.cache_clear()
+    ops_library.check_async_ops.cache_clear()
     yield
-    _native.check_async_ops.cache_clear()
+    ops_library.check_async_ops.cache_clear()
 
 
 def test_it_passes_and_is_cheap():
     """Eagerly and inside a trace, which it leaves without a trace; under 20 ms at the median."""
     seconds = []
     for _ in range(5):
-        _native.check_async_ops.cache_clear()
+        ops_library.check_async_ops.cache_clear()
         begin = time.perf_counter()
-        _native.check_async_ops()
+        ops_library.check_async_ops()
         seconds.append(time.perf_counter() - begin)
     assert sorted(seconds)[2] < 0.02, seconds
 
     @tf.function
     def traced():
-        _native.check_async_ops.cache_clear()
-        _native.check_async_ops()
+        ops_library.check_async_ops.cache_clear()
+        ops_library.check_async_ops()
         return tf.constant(1)
 
     assert int(traced()) == 1
@@ -62,23 +63,23 @@ def test_it_can_fail(monkeypatch, nap, problem):
         def smddp_block_ops(self, why):
             self.said.append(why.decode())
 
-    monkeypatch.setattr(_native, "ops", Broken)
-    monkeypatch.setattr(_native, "_tf_library", Broken)
-    monkeypatch.setattr(_native, "_SELF_TEST_SECONDS", 0.2)
-    _native.check_async_ops()
+    monkeypatch.setattr(ops_library, "ops", Broken)
+    monkeypatch.setattr(ops_library, "_tf_library", Broken)
+    monkeypatch.setattr(ops_library, "_SELF_TEST_SECONDS", 0.2)
+    ops_library.check_async_ops()
     assert len(Broken.said) == 1 and problem in Broken.said[0]
-    _native.check_async_ops.cache_clear()
+    ops_library.check_async_ops.cache_clear()
     Broken.said.clear()
     Broken.works_blocked = False
     with pytest.raises(errors.LibraryError, match=problem) as caught:
-        _native.check_async_ops()
+        ops_library.check_async_ops()
     assert "use TensorFlow 2.15 to 2.21" in str(caught.value)
 
 
 def test_the_callback_is_recognised_by_its_declaration():
     """TensorFlow's own library declares std::function; a library that does not is not trusted."""
-    library = _native._tf_library()
-    _native.check_async_ops()
+    library = ops_library._tf_library()
+    ops_library.check_async_ops()
     assert library.smddp_takes_std_function(b"libtensorflow_framework.so.2") == 1
     assert library.smddp_takes_std_function(b"libsmddp.so") == 0
     assert library.smddp_takes_std_function(b"libnothing.so.1") == 0
@@ -87,7 +88,7 @@ def test_the_callback_is_recognised_by_its_declaration():
 
 def test_what_lives_on_the_stack_is_known():
     """A callback on the caller's stack dies when the kernel returns; one on the heap does not."""
-    library = _native._tf_library()
+    library = ops_library._tf_library()
     library.smddp_outside_stack.argtypes = [ctypes.c_void_p]
     heap = ctypes.create_string_buffer(64)
     found = []

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from smddp_tf import _config
+from smddp_tf.compat import environment
 
 CASES = [
     ({"HOROVOD_TIMELINE": "trace.json"}, {"TIMELINE": "trace.json"}),
@@ -31,6 +31,6 @@ def test_it_becomes_ours(given, wanted, monkeypatch):
     """What means something here is taken over; what was set for us already stays."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("HOROVOD_", "SMDDP_"))}
     monkeypatch.setattr(os, "environ", {**kept, **given})
-    _config.adopt_horovod_environment()
+    environment.adopt_horovod_environment()
     got = {k: v for k, v in os.environ.items() if k.startswith("SMDDP_")}
     assert got == {f"SMDDP_{name}": value for name, value in wanted.items()}

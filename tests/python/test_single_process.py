@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import smddp_tf as hvd
-from smddp_tf import _config
+from smddp_tf._job import config
 
 
 @pytest.fixture(autouse=True)
@@ -86,4 +86,4 @@ def test_bad_option(monkeypatch, value):
     """The message has the name, the value and what is accepted."""
     monkeypatch.setenv("SMDDP_BUCKET_BYTES", value)
     with pytest.raises(ValueError, match=f"SMDDP_BUCKET_BYTES='{value}'.*whole number"):
-        _config.load()
+        config.load()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf import _native, _runtime
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _distribution
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 class Callback(tf.keras.callbacks.Callback):
@@ -36,11 +36,9 @@ class Callback(tf.keras.callbacks.Callback):
 class OnProcessSet:
     """For callbacks of Keras's that act for a process set: adds that argument to theirs."""
 
-    def __init__(
-        self, *args: Any, process_set: ProcessSet = _runtime.global_process_set, **options: Any
-    ):
+    def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):
         super().__init__(*args, **options)
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
         self.process_set = process_set
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf import _collectives, _native, _runtime, _variables
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.checks import check_root
+from smddp_tf._collectives.variables import broadcast_, is_seed
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 from smddp_tf.keras.callbacks._check import FirstUpdate
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _has_variables(model) -> bool:
@@ -64,12 +66,12 @@ class BroadcastGlobalVariablesCallback(Callback):
         device: str = "",
         local_variables: Iterable[Variable] | None = None,
         average_batch_normalization: bool = True,
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
     ):
         super().__init__()
         del device
-        _runtime.check_process_set(process_set)
-        self.root_rank = _collectives.check_root(root_rank, process_set)
+        check_process_set(process_set)
+        self.root_rank = check_root(root_rank, process_set)
         self.process_set = process_set
         self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
         self.average_batch_normalization = average_batch_normalization
@@ -124,7 +126,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             build(model.optimizer, model.trainable_variables)
         for optimizer in optimizers_of(model):
             variables += variables_of(optimizer)
-        variables += [v for v in model.variables if _variables.is_seed(v)]  # not in weights
+        variables += [v for v in model.variables if is_seed(v)]  # not in weights
         unique = {id(getattr(v, "_value", v)): v for v in variables}
         return [v for key, v in unique.items() if key not in self.local | self._shared]
 
@@ -136,7 +138,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._first_update = FirstUpdate(model, self.local, self.process_set)
 
     def _broadcast(self, variables) -> None:
-        _variables.broadcast_(variables, self.root_rank, "initial state", self.process_set)
+        broadcast_(variables, self.root_rank, "initial state", self.process_set)
         self._shared |= {id(getattr(v, "_value", v)) for v in variables}
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 
-from smddp_tf import _equality, _options, _runtime
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._gradients.equality import differences, digests, require_equal
+from smddp_tf._gradients.options import whole_number
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks import _state
@@ -53,11 +55,11 @@ class CheckRanksEqual(Callback):
         every: str | int = "epoch",
         also_statistics: bool = False,
         local_variables: Iterable[Variable] | None = None,
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
     ):
         super().__init__()
-        _runtime.check_process_set(process_set)
-        self.every = every if every == "epoch" else _options.whole_number("every", every, 1)
+        check_process_set(process_set)
+        self.every = every if every == "epoch" else whole_number("every", every, 1)
         self.also_statistics = also_statistics
         self.local_variables = list(local_variables or [])
         self.process_set = process_set
@@ -97,7 +99,7 @@ class CheckRanksEqual(Callback):
             return
         self._checked = self._batches
         own = _state.everything(self.model, self.local_variables, self.also_statistics)
-        _equality.require_equal(own, f"CheckRanksEqual {when}", self.process_set, when)
+        require_equal(own, f"CheckRanksEqual {when}", self.process_set, when)
 
 
 class FirstUpdate:
@@ -109,7 +111,7 @@ class FirstUpdate:
       process_set: the ranks that were made equal.
     """
 
-    def __init__(self, model, local: set, process_set=_runtime.global_process_set) -> None:
+    def __init__(self, model, local: set, process_set=global_process_set) -> None:
         self._model, self._local, self._process_set = model, local, process_set
         self._counted = _reductions()
         self._seen, self._in_epoch = 0, 0  # batches
@@ -163,10 +165,10 @@ class FirstUpdate:
         ]
         local = _state.local_weights(optimizers_of(self._model), weights)
         local = {id(variable) for variable in local}
-        own = _equality.digests([w for w in weights if id(w) not in local], "variable")
+        own = digests([w for w in weights if id(w) not in local], "variable")
         sets = {tuple(one.options.process_set.ranks) for one in self._distributions()}
         sets.discard(tuple(self._process_set.ranks))
-        lines = _equality.differences(
+        lines = differences(
             {} if sets else own, "weights after the first update", self._process_set
         )
         if lines:
@@ -178,5 +180,5 @@ class FirstUpdate:
 
 
 def _reductions() -> int:
-    counters = _runtime.stats()
+    counters = basics.stats()
     return counters["buckets"] + counters["collectives"]

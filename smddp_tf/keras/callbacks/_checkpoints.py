@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from smddp_tf import _native, _runtime, _variables
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.objects import broadcast_object
+from smddp_tf._collectives.variables import broadcast_
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def RankZero(  # noqa: N802 - used like a callback class
-    callback: Any, process_set: ProcessSet = _runtime.global_process_set
+    callback: Any, process_set: ProcessSet = global_process_set
 ):
     """Gives the callback to rank 0 alone; other ranks get one that does nothing.
 
@@ -27,7 +30,7 @@ def RankZero(  # noqa: N802 - used like a callback class
     Returns:
       The callback itself on rank 0.
     """
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     return callback if process_set.rank() == 0 else Callback()
 
 
@@ -38,7 +41,7 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     mode: str = "auto",
     save_freq: str | int = "epoch",
     filepath: str | os.PathLike = "best.keras",
-    process_set: ProcessSet = _runtime.global_process_set,
+    process_set: ProcessSet = global_process_set,
 ):
     """Saves, on rank 0, the model of the epoch with the best metric.
 
@@ -56,7 +59,7 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     Returns:
       A callback: Keras's ModelCheckpoint on rank 0.
     """
-    _runtime.check_process_set(process_set)
+    check_process_set(process_set)
     if process_set.rank() != 0:
         return Callback()
     return tf.keras.callbacks.ModelCheckpoint(
@@ -87,15 +90,15 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
         self,
         backup_dir: str | os.PathLike,
         *args: Any,
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
         **options: Any,
     ):
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
         self.process_set = process_set
         self._writes = process_set.rank() == 0
         if not self._writes:
             # Whatever lies on this rank's disk is not to be read.
-            backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{_runtime.rank()}")
+            backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{basics.rank()}")
         super().__init__(os.fspath(backup_dir), *args, **options)
 
     def on_train_begin(self, logs: dict | None = None):
@@ -106,7 +109,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
         if self.process_set.size() == 1:
             return
         root = self.process_set.ranks[0]
-        self.model._initial_epoch = _variables.broadcast_object(
+        self.model._initial_epoch = broadcast_object(
             getattr(self.model, "_initial_epoch", None),
             root,
             name="epoch of the backup",
@@ -119,7 +122,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
         if state is not None:
             variables += [state._ckpt_saved_epoch, state._ckpt_saved_batch]
             variables.append(self.model._train_counter)
-        _variables.broadcast_(variables, root, "backup", self.process_set)
+        broadcast_(variables, root, "backup", self.process_set)
 
     def _save_model(self, *args, **options):
         if self._writes:

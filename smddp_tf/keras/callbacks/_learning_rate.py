@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from smddp_tf import _native, _runtime
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 from smddp_tf.keras.callbacks._stopping import monitored
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _velocities(optimizer) -> list:
@@ -147,9 +148,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
         verbose: int = 0,
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
     ):
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
 
         def multiplier(epoch):
             ranks = process_set.size()
@@ -174,7 +175,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Says when it is done."""
         super().on_epoch_end(epoch, logs)
-        if epoch == self.warmup_epochs - 1 and self.verbose and _runtime.rank() == 0:
+        if epoch == self.warmup_epochs - 1 and self.verbose and basics.rank() == 0:
             rate = float(tf.convert_to_tensor(innermost(self.model.optimizer).learning_rate))
             print(f"\nEpoch {epoch + 1}: learning rate warm-up is done, at {rate:g}.")
 

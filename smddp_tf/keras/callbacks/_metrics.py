@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Max
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Max
 from smddp_tf.keras import _metrics
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 class MetricAverageCallback(Callback):
@@ -35,10 +36,10 @@ class MetricAverageCallback(Callback):
       RuntimeError: at the end of an epoch, the ranks have different learning rates.
     """
 
-    def __init__(self, device: str = "", process_set: ProcessSet = _runtime.global_process_set):
+    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set):
         super().__init__()
         del device
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
         self.process_set = process_set
         self._in_epoch = False
         self._trained = self._tested = None
@@ -84,7 +85,7 @@ class MetricAverageCallback(Callback):
         """Notices a callback before this one that acted on this rank's own metrics."""
         rate = getattr(innermost(getattr(self.model, "optimizer", None)), "learning_rate", None)
         own = float(tf.convert_to_tensor(0.0 if rate is None or callable(rate) else rate))
-        extremes = _collectives.allreduce(
+        extremes = allreduce(
             tf.constant([own, -own], tf.float64),
             op=Max,
             name="learning rate",

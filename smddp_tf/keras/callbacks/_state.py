@@ -1,10 +1,11 @@
 """What the ranks of a Keras training must hold alike: weights, optimizers' state, options."""
 
-from smddp_tf import _equality, _native
+from smddp_tf._gradients.equality import digests
+from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import optimizers_of, variables_of
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _identity(variable) -> int:
@@ -79,7 +80,7 @@ def _rate(optimizer) -> str:
 
 
 def options(model) -> dict:
-    """How each optimizer reduces, for _equality.differences()."""
+    """How each optimizer reduces, for differences()."""
     found = {}
     for i, optimizer in enumerate(optimizers_of(model)):
         kind, distribution = type(_distribution.innermost(optimizer)).__name__, None
@@ -93,7 +94,7 @@ def options(model) -> dict:
 
 
 def everything(model, excluded=(), also_statistics=False) -> dict:
-    """Weights, optimizers' variables, rates and options, for _equality.differences().
+    """Weights, optimizers' variables, rates and options, for differences().
 
     Args:
       model: a Keras model.
@@ -105,10 +106,10 @@ def everything(model, excluded=(), also_statistics=False) -> dict:
     local = local_weights(optimizers, weights)
     left_out = {_identity(variable) for variable in (*local, *excluded)}
     compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
-    found = _equality.digests(compared, "variable") | options(model)
+    found = digests(compared, "variable") | options(model)
     for i, optimizer in enumerate(optimizers):
         state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]
-        found |= _equality.digests(state, f"optimizer variable {i}:")
+        found |= digests(state, f"optimizer variable {i}:")
         inner = _distribution.innermost(optimizer)
         found[f"{i} rate"] = (f"learning rate of {type(inner).__name__}", _rate(inner))
     return found

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Max, Sum
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Max, Sum
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _any_rank(flag: bool, name: str, process_set) -> bool:
     if process_set.size() == 1:
         return flag
     own = tf.constant(int(flag))
-    return bool(_collectives.allreduce(own, op=Max, name=name, process_set=process_set))
+    return bool(allreduce(own, op=Max, name=name, process_set=process_set))
 
 
 def monitored(logs, monitor: str, process_set):
@@ -25,7 +26,7 @@ def monitored(logs, monitor: str, process_set):
     if process_set.size() == 1:
         return value
     own = tf.constant([0.0, 0.0] if value is None else [float(value), 1.0], tf.float64)
-    total, count = _collectives.allreduce(
+    total, count = allreduce(
         own, op=Sum, name=f"monitor {monitor}", process_set=process_set
     ).numpy()
     return float(total / count) if count else None
@@ -71,11 +72,11 @@ class AgreeOnStop(Callback):
       ValueError: every is not positive.
     """
 
-    def __init__(self, every: int = 1, process_set: ProcessSet = _runtime.global_process_set):
+    def __init__(self, every: int = 1, process_set: ProcessSet = global_process_set):
         super().__init__()
         if int(every) < 1:
             raise ValueError(f"every={every!r} is no number of batches >= 1")
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
         self.every, self.process_set = int(every), process_set
         self._batches, self._wanted = 0, False
 

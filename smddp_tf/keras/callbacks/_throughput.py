@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import time
 
-from smddp_tf import _collectives, _native, _runtime
-from smddp_tf._reduce_op import Max, Sum
-from smddp_tf._runtime import ProcessSet
+from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Max, Sum
 from smddp_tf.keras.callbacks._base import Callback
 
-tf = _native.tensorflow()
+tf = tensorflow()
 
 
 def _write_scalar(name: str, value: float) -> None:
@@ -26,13 +28,13 @@ class _Meter:
     def __init__(self) -> None:
         self.batches = 0
         self._start = time.perf_counter()
-        self._awaited = _runtime.stats()["awaited_seconds"]
+        self._awaited = basics.stats()["awaited_seconds"]
 
     def seconds(self) -> float:
         return time.perf_counter() - self._start
 
     def wait_share(self) -> float:
-        awaited = _runtime.stats()["awaited_seconds"] - self._awaited
+        awaited = basics.stats()["awaited_seconds"] - self._awaited
         return min(1.0, awaited / self.seconds())
 
 
@@ -59,10 +61,10 @@ class Throughput(Callback):
         batch_size: int,
         log_dir: str | os.PathLike | None = None,
         every: str | int = "epoch",
-        process_set: ProcessSet = _runtime.global_process_set,
+        process_set: ProcessSet = global_process_set,
     ):
         super().__init__()
-        _runtime.check_process_set(process_set)
+        check_process_set(process_set)
         self.process_set = process_set
         if int(batch_size) < 1:
             raise ValueError(f"batch_size={batch_size} is not >= 1")
@@ -134,5 +136,5 @@ class Throughput(Callback):
 
     def _reduced(self, value: float, op, name: str) -> float:
         own = tf.constant(value)
-        reduced = _collectives.allreduce(own, op=op, name=name, process_set=self.process_set)
+        reduced = allreduce(own, op=op, name=name, process_set=self.process_set)
         return float(reduced)

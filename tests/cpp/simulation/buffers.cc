@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "collective/exchange.h"
+#include "collective/host/exchange.h"
 #include "values.h"
 
 namespace smddp_sim {

@@ -62,16 +62,16 @@ void Job::MakeNodes() {
     for (const auto& ranks : topo.nodes) firsts.push_back(ranks[0]);
     alarms_ = network_.ConnectAlarms(firsts);
   }
-  world_.resize(smddp::kLanes);
-  cross_.resize(smddp::kLanes);
-  for (int lane = 0; lane < smddp::kLanes && topo.num_nodes > 1; ++lane) {
-    world_[lane] = network_.Connect(topo.world_ranks);
-    cross_[lane].resize(program_.size);
+  world_.resize(smddp::kChannels);
+  cross_.resize(smddp::kChannels);
+  for (int channel = 0; channel < smddp::kChannels && topo.num_nodes > 1; ++channel) {
+    world_[channel] = network_.Connect(topo.job_ranks);
+    cross_[channel].resize(program_.size);
     for (int owner = 0; owner < topo.owners; ++owner) {
       std::vector<int> ranks;
       for (const auto& node : topo.nodes) ranks.push_back(node[owner]);
       auto groups = network_.Connect(ranks);
-      for (size_t n = 0; n < ranks.size(); ++n) cross_[lane][ranks[n]] = std::move(groups[n]);
+      for (size_t n = 0; n < ranks.size(); ++n) cross_[channel][ranks[n]] = std::move(groups[n]);
     }
   }
 }
@@ -84,16 +84,16 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
                                                       topo.local_size, program_.chunk_bytes);
   connection->reads_peers = program_.reads_peers;
   if (topo.num_nodes > 1 && topo.local_rank == 0) connection->alarm = std::move(alarms_[topo.node]);
-  for (int index = 0; index < smddp::kLanes; ++index) {
-    connection->lanes.emplace_back();
-    smddp::Lane& lane = connection->lanes.back();
-    lane.topology = &connection->topology;
-    lane.shm = connection->shm.get();
-    lane.index = index;
-    lane.reads_peers = program_.reads_peers;
+  for (int index = 0; index < smddp::kChannels; ++index) {
+    connection->channels.emplace_back();
+    smddp::ChannelResources& resources = connection->channels.back();
+    resources.topology = &connection->topology;
+    resources.shm = connection->shm.get();
+    resources.index = index;
+    resources.reads_peers = program_.reads_peers;
     if (topo.num_nodes == 1) continue;
-    lane.world = std::move(world_[index][rank]);
-    lane.cross = std::move(cross_[index][rank]);
+    resources.all_ranks = std::move(world_[index][rank]);
+    resources.share_peers = std::move(cross_[index][rank]);
   }
   return connection;
 }
@@ -200,8 +200,8 @@ void Job::CheckSlots() {
     int ranks = static_cast<int>(topo.nodes[n].size());
     smddp::ShmGroup shm(nodes_[n]->memory, 0, ranks, program_.chunk_bytes);
     for (int r = 0; r < ranks; ++r) {
-      for (uint64_t slot = 0; slot < smddp::kLanes * smddp::kSlots; ++slot) {
-        char* at = shm.slot(r, static_cast<int>(slot % smddp::kLanes), slot / smddp::kLanes);
+      for (uint64_t slot = 0; slot < smddp::kChannels * smddp::kSlots; ++slot) {
+        char* at = shm.slot(r, static_cast<int>(slot % smddp::kChannels), slot / smddp::kChannels);
         auto end = (reinterpret_cast<uintptr_t>(at) + program_.chunk_bytes + kPage - 1) / kPage;
         for (char* p = at + program_.chunk_bytes; p < reinterpret_cast<char*>(end * kPage); ++p) {
           if (*p == 0) continue;

@@ -48,7 +48,7 @@ class Job {
   Network network_;
   std::vector<std::unique_ptr<smddp::Topology>> topologies_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by lane and rank
+  std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by channel and rank
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> cross_;
   std::vector<std::unique_ptr<smddp::Alarm>> alarms_;  // by node
   std::deque<class Script> scripts_;

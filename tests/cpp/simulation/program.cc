@@ -312,7 +312,7 @@ smddp::Request RequestOf(const Call& call, int size) {
   request.name = call.name;
   for (const auto& dims : call.dims) request.tensors.push_back({nullptr, nullptr, dims});
   for (int64_t n : call.gather) {
-    request.gather_bytes.push_back(static_cast<size_t>(n) * Info(call.dtype).size);
+    request.part_bytes.push_back(static_cast<size_t>(n) * Info(call.dtype).size);
   }
   static_cast<void>(size);
   return request;

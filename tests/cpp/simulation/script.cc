@@ -38,11 +38,11 @@ struct Step {
 };
 
 void Script::Main() {
-  auto world = std::make_unique<smddp::World>();
-  world->config.timeout_seconds = job_.program_.timeout;
-  world->config.spin_microseconds = 0;
-  world->config.allreduce = job_.program_.forced_allreduce;
-  communicator_ = std::make_unique<smddp::Communicator>(std::move(world), job_.Connect(rank_));
+  auto context = std::make_unique<smddp::JobContext>();
+  context->config.timeout_seconds = job_.program_.timeout;
+  context->config.spin_microseconds = 0;
+  context->config.allreduce = job_.program_.forced_allreduce;
+  communicator_ = std::make_unique<smddp::Communicator>(std::move(context), job_.Connect(rank_));
   Status status = communicator_->Start();
   if (!status.ok()) CheckFailure("init()", status, true);
   Status why;
@@ -284,12 +284,12 @@ void Script::Shutdown() {
   communicator_->Leave(failed_ || broken);
   if (broken || job_.program_.num_nodes == 1) return;
   if (failed_) {
-    set_->SayGone();
+    set_->AnnounceDeparture();
     return;
   }
   ending_ = true;
   double linger = -1;
-  while (!set_->SayGone() || !job_.AllEnd()) {
+  while (!set_->AnnounceDeparture() || !job_.AllEnd()) {
     job_.scheduler_.Pause(500e-6, "waits for the other ranks to end");
     if (linger < 0 && HearsOfFailure()) linger = job_.scheduler_.now() + kLinger;
     if (linger >= 0 && job_.scheduler_.now() > linger) break;
@@ -306,7 +306,7 @@ bool Script::HearsOfFailure() {
   if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
   for (int p = 0; p < shm.size(); ++p) {
     if (p == shm.rank() || shm.Peer(p) != smddp::PeerState::kDead) continue;
-    std::string died = "rank " + std::to_string(shm.cell(p).world_rank) + " died";
+    std::string died = "rank " + std::to_string(shm.cell(p).job_rank) + " died";
     shm.PostFailure(static_cast<int>(Code::kRemote), died);
   }
   code = shm.Failure(&text);

@@ -1,7 +1,4 @@
 """horovod.tensorflow.compression."""
 
-from smddp_tf._compression import (  # noqa: F401
-    Compression,
-    FP16Compressor,
-    NoneCompressor,
-)
+from smddp_tf._compression import Compression, NoneCompressor
+from smddp_tf._compression.casts import FP16Compressor

@@ -1,0 +1,248 @@
+#include "collective/host/cross_node_move.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "kernels/cpu/copy.h"
+
+namespace smddp {
+namespace {
+
+constexpr size_t kElement = 8;  // bytes of the largest
+
+}  // namespace
+
+CrossNodeMove::CrossNodeMove(ChannelResources* resources, const Request* request, size_t slot_bytes)
+    : Pipeline(resources, request, 1, false),
+      large_(request->moved_bytes() >= kPastCachesBytes),
+      slot_bytes_((slot_bytes + 63) / 64 * 64) {}
+
+bool CrossNodeMove::Conclude(bool* moved) {
+  PeerGroup* group = resources_->all_ranks.get();
+  if (slots_ == nullptr) slots_ = group->Memory(slot_bytes_ * PeerGroup::kDepth);
+  for (;;) {
+    Status status;
+    bool room = started_ - finished_ < PeerGroup::kDepth;
+    if (room && !all_started_) {
+      all_started_ = !StartNext(SlotOf(started_), &status);
+      if (!all_started_) ++started_;
+    } else if (started_ == finished_) {
+      return true;
+    } else {
+      bool done = false;
+      status = group->Test(&done);
+      if (status.ok() && !done) return false;
+      if (status.ok()) FinishOldest(SlotOf(finished_++));
+    }
+    *moved = true;
+    if (status.ok()) continue;
+    Fail(status);
+    return true;
+  }
+}
+
+// Broadcast: the tensors as one array, piece by piece.
+
+CrossNodeBroadcast::CrossNodeBroadcast(ChannelResources* resources, const Request* request)
+    : CrossNodeMove(resources, request,
+                    std::max(kElement, std::min(resources->piece_bytes, request->bytes()))),
+      spans_(request->Spans()),
+      per_piece_(std::max<size_t>(1, resources->piece_bytes / spans_.element_size())),
+      root_(topo_.RankOf(request->root)) {}
+
+Range CrossNodeBroadcast::Take(size_t* at) const {
+  Range piece{*at, std::min(*at + per_piece_, spans_.count())};
+  *at = piece.end;
+  return piece;
+}
+
+bool CrossNodeBroadcast::StartNext(char* slot, Status* status) {
+  Range piece = Take(&sent_);
+  if (piece.size() == 0) return false;
+  size_t element = spans_.element_size();
+  if (topo_.rank == root_) {
+    spans_.ForEach(piece, [&](const char* in, char* out, size_t first, size_t n) {
+      std::memcpy(slot + first * element, in, n * element);
+      if (out != in) CopyBytes(out, in, n * element, large_);
+    });
+  }
+  *status = resources_->all_ranks->StartBroadcast(slot, piece.size() * element, root_);
+  return true;
+}
+
+void CrossNodeBroadcast::FinishOldest(const char* slot) {
+  Range piece = Take(&received_);
+  if (topo_.rank == root_) return;
+  size_t element = spans_.element_size();
+  spans_.ForEach(piece, [&](const char*, char* out, size_t first, size_t n) {
+    CopyBytes(out, slot + first * element, n * element, large_);
+  });
+}
+
+// Allgather: a piece takes the same from every rank that has something left.
+
+namespace {
+
+// As much as a piece can have.
+size_t GatherSlot(const ChannelResources& resources, const Request& request) {
+  return std::max(std::min(resources.piece_bytes, request.moved_bytes()),
+                  request.part_bytes.size());
+}
+
+}  // namespace
+
+CrossNodeAllgather::CrossNodeAllgather(ChannelResources* resources, const Request* request)
+    : CrossNodeMove(resources, request, GatherSlot(*resources, *request)),
+      started_(topo_.size, 0),
+      finished_(topo_.size, 0) {
+  size_t offset = 0;
+  for (size_t bytes : request->part_bytes) {
+    out_offsets_.push_back(offset);
+    offset += bytes;
+  }
+}
+
+CrossNodeAllgather::Parts CrossNodeAllgather::Cut() const {
+  const Parts& bytes = request_->part_bytes;
+  size_t active = 0;
+  for (int r = 0; r < topo_.size; ++r) active += started_[r] < bytes[r];
+  if (active == 0) return {};
+  size_t each = std::max<size_t>(1, resources_->piece_bytes / active);
+  Parts piece;
+  for (int r = 0; r < topo_.size; ++r) piece.push_back(std::min(each, bytes[r] - started_[r]));
+  return piece;
+}
+
+bool CrossNodeAllgather::StartNext(char* slot, Status* status) {
+  Parts piece = Cut(), offsets(topo_.size, 0);
+  if (piece.empty()) return false;
+  std::partial_sum(piece.begin(), piece.end() - 1, offsets.begin() + 1);
+  const TensorArg& tensor = request_->tensors[0];
+  size_t self = static_cast<size_t>(topo_.rank), own = piece[self];
+  if (own > 0) {
+    const char* in = static_cast<const char*>(tensor.in) + started_[self];
+    char* out = static_cast<char*>(tensor.out) + out_offsets_[self] + started_[self];
+    std::memcpy(slot + offsets[self], in, own);
+    if (out != in) CopyBytes(out, in, own, large_);
+  }
+  for (int r = 0; r < topo_.size; ++r) started_[r] += piece[r];
+  *status = resources_->all_ranks->StartAllgatherV(slot + offsets[self], slot, piece, offsets);
+  pieces_.push_back(std::move(piece));
+  return true;
+}
+
+void CrossNodeAllgather::FinishOldest(const char* slot) {
+  char* out = static_cast<char*>(request_->tensors[0].out);
+  for (int r = 0; r < topo_.size; ++r) {
+    size_t bytes = pieces_.front()[r];
+    if (r != topo_.rank && bytes > 0) {
+      CopyBytes(out + out_offsets_[r] + finished_[r], slot, bytes, large_);
+    }
+    finished_[r] += bytes;
+    slot += bytes;
+  }
+  pieces_.pop_front();
+}
+
+// Alltoall: a piece takes the same from every pair of ranks that has something left. What comes
+// lies behind what goes. The part for the rank itself stays out of it.
+
+namespace {
+
+// The most peers that a rank exchanges bytes with in one direction; at least one.
+size_t MostPeers(const Request& request, int size) {
+  size_t most = 1;
+  for (int r = 0; r < size; ++r) {
+    size_t to = 0, from = 0;
+    for (int p = 0; p < size; ++p) {
+      to += p != r && request.part_bytes[r * size + p] > 0;
+      from += p != r && request.part_bytes[p * size + r] > 0;
+    }
+    most = std::max({most, to, from});
+  }
+  return most;
+}
+
+size_t PairBytes(const ChannelResources& resources, const Request& request) {
+  return std::max<size_t>(1, resources.piece_bytes / MostPeers(request, resources.topology->size));
+}
+
+// That a rank sends in a piece, at most; or receives.
+size_t AlltoallBytes(const ChannelResources& resources, const Request& request) {
+  size_t bytes = std::min(resources.piece_bytes, request.moved_bytes());
+  return std::max(bytes, static_cast<size_t>(resources.topology->size));
+}
+
+size_t LargestPart(const Request& request, int size) {
+  size_t largest = 0;
+  for (int r = 0; r < size; ++r) {
+    for (int p = 0; p < size; ++p) {
+      if (p != r) largest = std::max(largest, request.part_bytes[r * size + p]);
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+CrossNodeAlltoall::CrossNodeAlltoall(ChannelResources* resources, const Request* request)
+    : CrossNodeMove(resources, request, 2 * AlltoallBytes(*resources, *request)),
+      per_pair_(PairBytes(*resources, *request)),
+      pieces_((LargestPart(*request, topo_.size) + per_pair_ - 1) / per_pair_) {
+  size_t send = 0, recv = 0;
+  for (int p = 0; p < topo_.size; ++p) {
+    send_offsets_.push_back(send);
+    recv_offsets_.push_back(recv);
+    send += Bytes(topo_.rank, p);
+    recv += Bytes(p, topo_.rank);
+  }
+}
+
+size_t CrossNodeAlltoall::Bytes(int source, int target) const {
+  return request_->part_bytes[static_cast<size_t>(source) * topo_.size + target];
+}
+
+size_t CrossNodeAlltoall::InPiece(int source, int target, size_t piece) const {
+  size_t bytes = source == target ? 0 : Bytes(source, target), begin = piece * per_pair_;
+  return bytes <= begin ? 0 : std::min(per_pair_, bytes - begin);
+}
+
+void CrossNodeAlltoall::CopyOwnPart() const {
+  const TensorArg& tensor = request_->tensors[0];
+  size_t bytes = Bytes(topo_.rank, topo_.rank);
+  const char* in = static_cast<const char*>(tensor.in) + send_offsets_[topo_.rank];
+  char* out = static_cast<char*>(tensor.out) + recv_offsets_[topo_.rank];
+  if (bytes > 0 && out != in) CopyBytes(out, in, bytes, large_);
+}
+
+bool CrossNodeAlltoall::StartNext(char* slot, Status* status) {
+  if (next_ == 0) CopyOwnPart();
+  if (next_ == pieces_) return false;
+  std::vector<size_t> send, recv;
+  const char* in = static_cast<const char*>(request_->tensors[0].in);
+  char* at = slot;
+  for (int p = 0; p < topo_.size; ++p) {
+    send.push_back(InPiece(topo_.rank, p, next_));
+    recv.push_back(InPiece(p, topo_.rank, next_));
+    if (send[p] == 0) continue;
+    std::memcpy(at, in + send_offsets_[p] + next_ * per_pair_, send[p]);
+    at += send[p];
+  }
+  *status = resources_->all_ranks->StartAlltoallV(slot, send, at, recv);
+  ++next_;
+  return true;
+}
+
+void CrossNodeAlltoall::FinishOldest(const char* slot) {
+  char* out = static_cast<char*>(request_->tensors[0].out);
+  for (int p = 0; p < topo_.size; ++p) slot += InPiece(topo_.rank, p, oldest_);
+  for (int p = 0; p < topo_.size; ++p) {
+    size_t bytes = InPiece(p, topo_.rank, oldest_);
+    if (bytes > 0) CopyBytes(out + recv_offsets_[p] + oldest_ * per_pair_, slot, bytes, large_);
+    slot += bytes;
+  }
+  ++oldest_;
+}
+
+}  // namespace smddp

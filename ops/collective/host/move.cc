@@ -1,0 +1,91 @@
+#include "collective/host/move.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/copy.h"
+
+namespace smddp {
+namespace {
+
+size_t Chunks(size_t bytes, size_t chunk_bytes) {
+  return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+size_t LargestPart(const Request& request) {
+  const auto& parts = request.part_bytes;
+  return parts.empty() ? 0 : *std::max_element(parts.begin(), parts.end());
+}
+
+int LocalRank(const Topology& topo, int rank) {
+  const auto& node = topo.nodes[topo.node];
+  return static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
+}
+
+}  // namespace
+
+// Broadcast: the root stages each chunk, everybody else copies it out of the root's slot.
+
+ShmBroadcast::ShmBroadcast(ChannelResources* resources, const Request* request)
+    : Pipeline(resources, request, Chunks(request->bytes(), resources->shm->chunk_bytes()), true),
+      spans_(request->Spans()),
+      large_(request->moved_bytes() >= kPastCachesBytes),
+      root_(LocalRank(topo_, topo_.RankOf(request->root))) {}
+
+Range ShmBroadcast::Chunk(size_t i) const {
+  size_t per_chunk = shm_->chunk_bytes() / spans_.element_size();
+  return {i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
+}
+
+void ShmBroadcast::Stage(size_t i) {
+  if (shm_->rank() != root_) return;
+  size_t element = spans_.element_size();
+  char* slot = Slot(root_, i);
+  spans_.ForEach(Chunk(i), [&](const char* in, char*, size_t first, size_t n) {
+    std::memcpy(slot + first * element, in, n * element);
+  });
+}
+
+bool ShmBroadcast::Combine(size_t i) {
+  size_t element = spans_.element_size();
+  const char* slot = Slot(root_, i);
+  spans_.ForEach(Chunk(i), [&](const char* in, char* out, size_t first, size_t n) {
+    if (shm_->rank() != root_) {
+      CopyBytes(out, slot + first * element, n * element, large_);
+    } else if (out != in) {
+      CopyBytes(out, in, n * element, large_);
+    }
+  });
+  return true;
+}
+
+// Allgather: every rank stages its own part, chunk by chunk; everybody copies all parts out. The
+// request has one tensor; its `out` holds all parts in rank order.
+
+ShmAllgather::ShmAllgather(ChannelResources* resources, const Request* request)
+    : Pipeline(resources, request, Chunks(LargestPart(*request), resources->shm->chunk_bytes()),
+               true),
+      large_(request->moved_bytes() >= kPastCachesBytes) {}
+
+void ShmAllgather::Stage(size_t i) {
+  size_t bytes = request_->part_bytes[topo_.rank], begin = i * shm_->chunk_bytes();
+  if (begin >= bytes) return;
+  std::memcpy(Slot(shm_->rank(), i), static_cast<const char*>(request_->tensors[0].in) + begin,
+              std::min(shm_->chunk_bytes(), bytes - begin));
+}
+
+bool ShmAllgather::Combine(size_t i) {
+  size_t offset = 0, begin = i * shm_->chunk_bytes();
+  for (int r = 0; r < topo_.size; ++r) {
+    size_t bytes = request_->part_bytes[r];
+    if (begin < bytes) {
+      char* out = static_cast<char*>(request_->tensors[0].out) + offset + begin;
+      CopyBytes(out, Slot(LocalRank(topo_, r), i), std::min(shm_->chunk_bytes(), bytes - begin),
+                large_);
+    }
+    offset += bytes;
+  }
+  return true;
+}
+
+}  // namespace smddp

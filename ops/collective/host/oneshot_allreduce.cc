@@ -1,0 +1,72 @@
+// One hop: each rank copies its whole payload into its slot; when all have, each rank reduces all
+// slots into its own tensors. (n - 1) times the reading of the two-hop algorithm, but one wait
+// instead of two, which is what counts for a few KiB. Payloads beyond one slot take several chunks.
+#include <cstring>
+
+#include "collective/host/allreduce.h"
+
+namespace smddp {
+
+ReducePlan::ReducePlan(const Request& request, int world_size) {
+  scale = request.prescale * request.postscale;
+  switch (request.op) {
+    case ReduceOp::kAverage: {
+      bool integer = request.dtype == DType::kInt32 || request.dtype == DType::kInt64 ||
+                     request.dtype == DType::kUint8 || request.dtype == DType::kInt8;
+      if (integer) {
+        divisor = world_size;
+      } else {
+        scale /= world_size;
+      }
+      break;
+    }
+    case ReduceOp::kMin:
+      combine = Combine::kMin;
+      break;
+    case ReduceOp::kMax:
+      combine = Combine::kMax;
+      break;
+    case ReduceOp::kProduct:
+      combine = Combine::kProduct;
+      break;
+    default:
+      break;
+  }
+}
+
+namespace {
+
+size_t Chunks(size_t bytes, size_t chunk_bytes) {
+  // An empty payload still takes one chunk: its header is how ranks meet and compare.
+  return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
+}
+
+}  // namespace
+
+OneshotAllreduce::OneshotAllreduce(ChannelResources* resources, const Request* request)
+    : Pipeline(resources, request, Chunks(request->bytes(), resources->shm->chunk_bytes()), true),
+      spans_(request->Spans()),
+      plan_(*request, topo_.size),
+      reduce_(FindReduce(request->dtype, plan_.combine, ReduceStage::kFull)) {}
+
+void OneshotAllreduce::Stage(size_t i) {
+  size_t element = spans_.element_size(), per_chunk = shm_->chunk_bytes() / element;
+  Range range{i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
+  char* slot = Slot(shm_->rank(), i);
+  spans_.ForEach(range, [&](const char* in, char*, size_t first, size_t n) {
+    std::memcpy(slot + first * element, in, n * element);
+  });
+}
+
+bool OneshotAllreduce::Combine(size_t i) {
+  size_t element = spans_.element_size(), per_chunk = shm_->chunk_bytes() / element;
+  Range range{i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
+  std::vector<const void*> sources(shm_->size());
+  spans_.ForEach(range, [&](const char*, char* out, size_t first, size_t n) {
+    for (int p = 0; p < shm_->size(); ++p) sources[p] = Slot(p, i) + first * element;
+    reduce_({sources.data(), shm_->size(), n, out, nullptr, plan_.scale, plan_.divisor});
+  });
+  return true;
+}
+
+}  // namespace smddp

@@ -1,0 +1,189 @@
+#include "collective/host/single_copy.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "collective/host/exchange.h"
+#include "collective/host/move.h"
+#include "core/log.h"
+#include "kernels/cpu/copy.h"
+#include "transport/shm/peer_memory.h"
+
+namespace smddp {
+
+namespace {
+
+// What a slot holds. A rank that has joined leaves zeros, and has none but zeros to give.
+struct Table {
+  int64_t pid;
+  uint64_t inputs[];  // addresses, one a tensor
+};
+
+constexpr uint64_t kRefused = 2;  // a verdict: this rank could not read a peer's memory
+
+// It costs time, no more; so one warning.
+void TellOfRefusal(const std::string& what) {
+  static std::atomic<bool> told{false};
+  std::string text = what + "; the ranks copy through the memory that they share instead";
+  if (told.exchange(true)) {
+    LogDebug(text);
+  } else {
+    LogWarning(text);
+  }
+}
+
+}  // namespace
+
+class SingleCopyMove::Reading : public Pipeline {
+ public:
+  Reading(ChannelResources* resources, const Request* request)
+      : Pipeline(resources, request, 1, true), large_(request->moved_bytes() >= kPastCachesBytes) {
+    LendMemory();
+  }
+  // Once done: somebody could not read.
+  bool refused() const { return refused_; }
+
+ protected:
+  void Stage(size_t) override;
+  bool Combine(size_t) override;
+  bool Conclude(bool* moved) override;
+
+ private:
+  Status ReadBroadcast(const Table& root);
+  Status ReadPart(const Table& source, int rank);
+  bool AnyGaveUp() const;
+  bool large_;
+  bool refused_ = false;
+};
+
+std::string SingleCopyMove::Cannot(const ChannelResources& resources, const Request& request) {
+  if (resources.topology->num_nodes > 1) return "works inside one node only";
+  if (!resources.reads_peers) return "the ranks cannot read each other's memory";
+  bool fits =
+      sizeof(Table) + sizeof(uint64_t) * request.tensors.size() <= resources.shm->chunk_bytes();
+  return fits ? "" : "there are too many tensors";
+}
+
+void SingleCopyMove::Reading::Stage(size_t i) {
+  Table* own = reinterpret_cast<Table*>(Slot(shm_->rank(), i));
+  own->pid = ::getpid();
+  for (size_t t = 0; t < request_->tensors.size(); ++t) {
+    own->inputs[t] = reinterpret_cast<uintptr_t>(request_->tensors[t].in);
+  }
+}
+
+bool SingleCopyMove::Reading::Combine(size_t i) {
+  // Of one node, so the ranks of the set are the local ranks, in the same order.
+  auto table = [&](int rank) -> const Table& { return *reinterpret_cast<Table*>(Slot(rank, i)); };
+  Status read;
+  if (request_->kind == Kind::kBroadcast) read = ReadBroadcast(table(topo_.RankOf(request_->root)));
+  // Everybody starts with another peer.
+  for (int step = 0; request_->gathers() && step < topo_.size && read.ok(); ++step) {
+    int rank = (topo_.rank + step) % topo_.size;
+    read = ReadPart(table(rank), rank);
+  }
+  // That a peer is gone is for the engine to tell, which knows how it ended. One that has given up
+  // uses its memory for other things, so what was read may be anything.
+  if (read.code() == Code::kRemote || AnyGaveUp()) return false;
+  if (!read.ok()) {
+    TellOfRefusal(request_->Title() + ": " + read.message());
+    Header(shm_->rank()).verdict = kRefused;
+  }
+  return true;
+}
+
+bool SingleCopyMove::Reading::AnyGaveUp() const {
+  for (int p = 0; p < shm_->size(); ++p) {
+    if (shm_->channel_cell(p, resources_->index).given_up.load(std::memory_order_acquire) != 0)
+      return true;
+  }
+  return false;
+}
+
+// All have said whether they could read, and nobody can change that before this rank has begun its
+// next operation.
+bool SingleCopyMove::Reading::Conclude(bool*) {
+  for (int p = 0; p < shm_->size(); ++p) refused_ |= Header(p).verdict == kRefused;
+  return true;
+}
+
+Status SingleCopyMove::Reading::ReadBroadcast(const Table& root) {
+  bool own = topo_.RankOf(request_->root) == topo_.rank;
+  std::vector<PeerBytes> wanted;
+  for (size_t t = 0; t < request_->tensors.size(); ++t) {
+    const TensorArg& tensor = request_->tensors[t];
+    size_t bytes = tensor.count() * Info(request_->dtype).size;
+    if (bytes == 0 || (own && tensor.in == tensor.out)) continue;
+    if (own) {
+      CopyBytes(tensor.out, tensor.in, bytes, large_);
+    } else {
+      wanted.push_back({tensor.out, root.inputs[t], bytes});
+    }
+  }
+  return ReadPeer(static_cast<int>(root.pid), wanted);
+}
+
+// The part that `rank` has for this rank: of allgather all it has, of alltoall one of its parts.
+Status SingleCopyMove::Reading::ReadPart(const Table& source, int rank) {
+  const auto& parts = request_->part_bytes;
+  bool alltoall = request_->kind == Kind::kAlltoall;
+  auto part = [&](int from, int to) { return parts[alltoall ? from * topo_.size + to : from]; };
+  size_t from = 0, to = 0, bytes = part(rank, topo_.rank);
+  for (int p = 0; alltoall && p < topo_.rank; ++p) from += part(rank, p);
+  for (int p = 0; p < rank; ++p) to += part(p, topo_.rank);
+  const TensorArg& tensor = request_->tensors[0];
+  char* out = static_cast<char*>(tensor.out) + to;
+  if (bytes == 0) return {};
+  if (source.pid == 0) {
+    std::memset(out, 0, bytes);
+    return {};
+  }
+  if (rank != topo_.rank) {
+    return ReadPeer(static_cast<int>(source.pid), {{out, source.inputs[0] + from, bytes}});
+  }
+  CopyBytes(out, static_cast<const char*>(tensor.in) + from, bytes, large_);
+  return {};
+}
+
+SingleCopyMove::SingleCopyMove(ChannelResources* resources, const Request* request)
+    : resources_(resources),
+      request_(request),
+      reading_(std::make_unique<Reading>(resources, request)) {}
+
+SingleCopyMove::~SingleCopyMove() = default;
+
+Progress SingleCopyMove::Advance() {
+  if (through_slots_ != nullptr) return through_slots_->Advance();
+  Progress progress = reading_->Advance();
+  if (progress != Progress::kDone || !reading_->status().ok() || !reading_->refused()) {
+    return progress;
+  }
+  switch (request_->kind) {
+    case Kind::kBroadcast:
+      through_slots_ = std::make_unique<ShmBroadcast>(resources_, request_);
+      break;
+    case Kind::kAllgather:
+      through_slots_ = std::make_unique<ShmAllgather>(resources_, request_);
+      break;
+    default:
+      through_slots_ = std::make_unique<ShmAlltoall>(resources_, request_);
+      break;
+  }
+  progress = through_slots_->Advance();
+  return progress == Progress::kDone ? progress : Progress::kSome;
+}
+
+const Status& SingleCopyMove::status() const {
+  return through_slots_ != nullptr ? through_slots_->status() : reading_->status();
+}
+
+double SingleCopyMove::met_at() const { return reading_->met_at(); }
+
+std::vector<int> SingleCopyMove::Missing() const {
+  return through_slots_ != nullptr ? through_slots_->Missing() : reading_->Missing();
+}
+
+}  // namespace smddp

@@ -1,0 +1,389 @@
+#include "engine/connect/connect.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <numeric>
+
+#include "core/deadline.h"
+#include "core/log.h"
+#include "transport/mpi/mpi_group.h"
+#include "transport/shm/peer_memory.h"
+
+namespace smddp {
+namespace {
+
+// What each rank tells the others while they find out who shares memory.
+struct Announcement {
+  char key[128];  // Segment::NodeKey, and the emulated node
+  int pid;
+  int fd;                           // of the node's segment, from its first rank
+  int ok;                           // this rank has created the segment, or attached
+  uint64_t secret, secret_address;  // a word of this process, and where it lies
+  int reads_peers;                  // this rank has read the words of all others of its node
+};
+
+// Processes that start together on a busy machine are seconds apart.
+constexpr double kLeastInitSeconds = 10;
+constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
+
+// Every rank of the set tells every other; `all` gets one for each.
+using Exchange = std::function<Status(const Announcement& own, std::vector<Announcement>* all)>;
+
+uint64_t* Cookie(void* memory) {
+  return reinterpret_cast<uint64_t*>(static_cast<char*>(memory) + kCookieOffset);
+}
+
+std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
+  std::string key = Segment::NodeKey();
+  if (config.nodes > 0) {
+    int nodes = config.nodes < mpi.size() ? config.nodes : mpi.size();
+    key =
+        "node " + std::to_string(static_cast<int64_t>(mpi.rank()) * nodes / mpi.size()) + " " + key;
+  }
+  return key;
+}
+
+size_t ChunkBytes(const Config& config, const Topology& topo) {
+  // A slot is cut into a stripe for each peer (collective/host/exchange.h).
+  constexpr size_t kLaneBytes = 64, kUnit = 256;
+  size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
+  if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
+  return std::max<size_t>(topo.num_nodes > 1 ? 1 << 20 : 256 << 10, least);
+}
+
+size_t SegmentBytes(const Config& config, const Topology& topo) {
+  return ShmGroup::BytesNeeded(topo.local_size, ChunkBytes(config, topo));
+}
+
+// Whether this rank can read the memory of all of its node.
+bool ReadsPeers(const Topology& topo, const std::vector<Announcement>& all) {
+  for (int r : topo.nodes[topo.node]) {
+    if (!CanReadPeer(all[r].pid, all[r].secret_address, all[r].secret)) return false;
+  }
+  return true;
+}
+
+// The first rank of each node creates, the others attach, all learn who could. It takes two
+// exchanges, whatever fails; what failed here is told in *problem.
+Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
+                   Connection* connection, Announcement* own, std::vector<Announcement>* all,
+                   Status* problem) {
+  const Topology& topo = connection->topology;
+  Segment* segment = &connection->segment;
+  own->ok = 1;
+  own->pid = static_cast<int>(::getpid());
+  own->secret = Segment::NewCookie();
+  own->secret_address = reinterpret_cast<uintptr_t>(&own->secret);
+  if (config.single_copy) LetPeersRead();
+  if (topo.local_rank == 0) {
+    *problem = segment->Create(bytes);
+    own->fd = segment->fd();
+    own->ok = problem->ok();
+    if (own->ok) *Cookie(segment->memory()) = own->secret;
+  }
+  Status status = exchange(*own, all);
+  if (!status.ok()) return status;
+  const Announcement& leader = (*all)[topo.nodes[topo.node][0]];
+  if (topo.local_rank != 0) {
+    if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
+    own->ok = leader.ok && problem->ok() && *Cookie(segment->memory()) == leader.secret;
+  }
+  own->reads_peers = config.single_copy && ReadsPeers(topo, *all);
+  status = exchange(*own, all);
+  segment->CloseDescriptor();
+  if (!status.ok()) return status;
+  connection->reads_peers = true;
+  for (int r : topo.nodes[topo.node]) connection->reads_peers &= (*all)[r].reads_peers != 0;
+  return {};
+}
+
+// Groups of ranks that proved to share memory; a node in which somebody could not attach is
+// taken apart, and its ranks talk through MPI.
+Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* connection) {
+  Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
+    all->resize(mpi.size());
+    return mpi.Allgather(&own, sizeof own, all->data());
+  };
+  Announcement own{};
+  std::string key = KeyOf(config, mpi);
+  std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
+  std::vector<Announcement> all;
+  Status problem;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    Status status = exchange(own, &all);
+    if (!status.ok()) return status;
+    std::vector<std::string> keys;
+    for (const Announcement& one : all) keys.emplace_back(one.key);
+    connection->topology = Topology::FromKeys(mpi.rank(), keys);
+    const Topology& topo = connection->topology;
+    status =
+        MapSegments(config, SegmentBytes(config, topo), exchange, connection, &own, &all, &problem);
+    if (!status.ok()) return status;
+    bool everybody = true, whole = true;
+    for (const Announcement& one : all) everybody = everybody && one.ok;
+    if (everybody) return {};
+    for (int r : topo.nodes[topo.node]) whole = whole && all[r].ok;
+    if (!problem.ok()) LogWarning("shares no memory with its node: " + problem.message());
+    if (!whole) {
+      std::string alone = "rank " + std::to_string(mpi.rank());
+      std::memset(own.key, 0, sizeof own.key);
+      std::strncpy(own.key, alone.c_str(), sizeof own.key - 1);
+    }
+    connection->segment = Segment();
+  }
+  if (!problem.ok()) return problem;
+  return {Code::kSystem, "the ranks of this node could not map a shared segment"};
+}
+
+// Between the first ranks of all nodes of the job.
+Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
+  const Topology& topo = connection->topology;
+  bool first = topo.local_rank == 0;
+  MpiHandle comm = 0;
+  Status status = mpi.Split(first ? 0 : MpiLibrary::kNoColor, topo.node, &comm);
+  if (status.ok() && first) connection->alarm = MakeMpiAlarm(&mpi, comm);
+  return status;
+}
+
+// All ranks of the job call it; `connection` is null on those that are not in the set.
+Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
+  for (int channel = 0; channel < kChannels; ++channel) {
+    MpiHandle everybody = 0, peers = 0;
+    if (connection == nullptr) {
+      for (int split = 0; split < 2; ++split) {
+        Status status = mpi.Split(MpiLibrary::kNoColor, 0, &everybody);
+        if (!status.ok()) return status;
+      }
+      continue;
+    }
+    const Topology& topo = connection->topology;
+    Status status = mpi.Split(0, topo.rank, &everybody);
+    if (!status.ok()) return status;
+    bool owner = topo.local_rank < topo.owners;
+    status = mpi.Split(owner ? topo.local_rank : MpiLibrary::kNoColor, topo.node, &peers);
+    if (!status.ok()) return status;
+    connection->channels[channel].all_ranks = MakeMpiGroup(&mpi, everybody);
+    if (owner) connection->channels[channel].share_peers = MakeMpiGroup(&mpi, peers);
+  }
+  return {};
+}
+
+void MakeChannelResources(const Config& config, Connection* connection) {
+  void* memory = connection->segment.memory();
+  if (memory == nullptr) {
+    auto address = reinterpret_cast<uintptr_t>(connection->private_memory.data());
+    memory = reinterpret_cast<void*>((address + 63) / 64 * 64);
+  }
+  const Topology& topo = connection->topology;
+  connection->shm = std::make_unique<ShmGroup>(memory, topo.local_rank, topo.local_size,
+                                               ChunkBytes(config, topo));
+  connection->channels.resize(kChannels);
+  for (int channel = 0; channel < kChannels; ++channel) {
+    connection->channels[channel].topology = &topo;
+    connection->channels[channel].shm = connection->shm.get();
+    connection->channels[channel].index = channel;
+    connection->channels[channel].reads_peers = connection->reads_peers;
+  }
+}
+
+// Why these cannot be ranks of a job; "" if they can.
+std::string ListProblem(const std::vector<int>& ranks, int size) {
+  std::string last = std::to_string(size - 1);
+  std::vector<bool> seen(size);
+  for (int r : ranks) {
+    if (r < 0 || r >= size) {
+      return "init(comm=...) lists rank " + std::to_string(r) + "; the ranks are 0 to " + last;
+    }
+    if (seen[r]) return "init(comm=...) lists rank " + std::to_string(r) + " twice";
+    seen[r] = true;
+  }
+  return "";
+}
+
+// The job is the listed ranks, in that order; a rank that is not listed is alone. Several lists
+// without a common rank make several jobs.
+Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
+  int size = mpi->size(), rank = mpi->rank();
+  std::string problem = ListProblem(ranks, size);
+  // Whoever listed nobody listed everybody. Lists are compared by a hash: they may be long.
+  std::vector<int> all(size), list = ranks;
+  std::iota(all.begin(), all.end(), 0);
+  if (list.empty()) list = all;
+  auto hash_of = [](const std::vector<int>& members) {
+    uint64_t hash = members.size();
+    for (int r : members) hash = (hash ^ static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull;
+    return hash;
+  };
+  uint64_t own = hash_of(list);
+  std::vector<uint64_t> hashes(size);
+  Status status = mpi->Allgather(&own, sizeof own, hashes.data());
+  if (!status.ok()) return status;
+  for (int r : list) {
+    if (!problem.empty() || hashes[r] == own) continue;
+    problem = "rank " + std::to_string(r) + " is in the list that rank " + std::to_string(rank) +
+              " gave to init(comm=...), but gave another list itself; all ranks of a list must "
+              "give the same";
+  }
+  int ok = problem.empty();
+  std::vector<int> oks(size);
+  status = mpi->Allgather(&ok, sizeof ok, oks.data());
+  if (!status.ok()) return status;
+  if (!ok) return {Code::kUsage, problem};
+  for (int r = 0; r < size; ++r) {
+    if (!oks[r]) {
+      return {Code::kUsage, "rank " + std::to_string(r) +
+                                " gave a list to init(comm=...) that cannot be; its own error "
+                                "says why"};
+    }
+  }
+  bool everybody = true;
+  for (uint64_t hash : hashes) everybody = everybody && hash == hash_of(all);
+  if (everybody) return {};
+  auto place = std::find(list.begin(), list.end(), rank);
+  if (place == list.end()) return mpi->Restrict(size + rank, 0);
+  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
+}
+
+// What follows has no limit of its own, so all ranks must be known to be here.
+Status MeetAll(const Config& config, MpiLibrary* mpi) {
+  static bool given_up = false;
+  const std::string restart =
+      "; the ranks of this job cannot be brought together any more: restart it";
+  if (given_up) return {Code::kTimeout, "an earlier init() of this process failed" + restart};
+  double limit = std::max(config.timeout_seconds, kLeastInitSeconds);
+  Deadline deadline(limit);
+  MpiLibrary::Met met = mpi->MeetToBegin([&] { return deadline.Passed(); });
+  if (met == MpiLibrary::Met::kAll) return {};
+  given_up = true;
+  if (met == MpiLibrary::Met::kEnding) {
+    return {Code::kRemote, "another rank ends instead of calling init()" + restart};
+  }
+  return {Code::kTimeout, "not all of the " + std::to_string(mpi->size()) +
+                              " ranks called init() within " +
+                              std::to_string(static_cast<long long>(limit)) +
+                              " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)" + restart};
+}
+
+// Adds to the terms what else keeps this rank from starting.
+void StartTimeline(int rank, Terms* terms, JobContext* context) {
+  if (!terms->problem.empty() || context->config.timeline.empty()) return;
+  terms->problem = context->timeline.Start(context->config.timeline, rank).message();
+}
+
+// Until all ranks have settled their terms, no problem of this one may keep it from the others.
+Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) {
+  context->mpi = std::make_unique<MpiLibrary>();
+  MpiLibrary* mpi = context->mpi.get();
+  std::string problem;
+  Status status = MpiLibrary::Open(context->launch, context->config.mpi_library, mpi, &problem);
+  if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
+  status = MeetAll(context->config, mpi);
+  if (!status.ok()) return status;
+  if (terms.problem.empty()) terms.problem = problem;
+  std::vector<int> members = ranks;
+  auto own = std::find(members.begin(), members.end(), mpi->rank());
+  int rank = own == members.end() ? 0 : static_cast<int>(own - members.begin());
+  if (members.empty() || !ListProblem(members, mpi->size()).empty()) {
+    rank = mpi->rank();
+    members.resize(mpi->size());
+    std::iota(members.begin(), members.end(), 0);
+  } else if (own == members.end()) {
+    members = {mpi->rank()};
+  }
+  StartTimeline(rank, &terms, context);
+  status = Settle(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
+                  [mpi](const void* block, size_t bytes, void* all) {
+                    return mpi->Allgather(block, static_cast<int>(bytes), all);
+                  });
+  if (!status.ok()) return status;
+  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, mpi);
+}
+
+}  // namespace
+
+size_t Connection::StagingBytes() const {
+  return ShmGroup::BytesNeeded(topology.local_size, shm->chunk_bytes()) / topology.local_size;
+}
+
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+                  JobContext* context, std::unique_ptr<Connection>* out) {
+  context->config = config;
+  auto connection = std::make_unique<Connection>();
+  Topology& topo = connection->topology;
+  context->launch = ReadLaunchInfo(::getenv, config.single_process);
+  const LaunchInfo& launch = context->launch;
+  if (launch.size != 1) {
+    // Somebody may have joined the others already, in a way that the environment does not tell.
+    if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
+    Status status = OpenMpi(ranks, terms, context);
+    if (status.ok()) status = ShareMemory(config, *context->mpi, connection.get());
+    if (!status.ok()) return status;
+  } else {
+    Terms own = terms;
+    StartTimeline(0, &own, context);
+    if (!own.problem.empty()) return {Code::kSystem, own.problem};
+    std::string problem = ListProblem(ranks, 1);
+    if (!problem.empty()) return {Code::kUsage, problem};
+    topo = Topology::FromKeys(0, std::vector<int>{0});
+    connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
+  }
+  MakeChannelResources(config, connection.get());
+  *out = std::move(connection);
+  if (topo.num_nodes == 1) return {};
+  if (!context->mpi->multiple_threads()) {
+    return {Code::kSystem,
+            "MPI was initialised without thread support, which a job on several nodes needs; call "
+            "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
+            "MPI_THREAD_MULTIPLE (its default)"};
+  }
+  Status status = ConnectNodes(*context->mpi, out->get());
+  return status.ok() ? ConnectAlarm(*context->mpi, out->get()) : status;
+}
+
+Status ConnectSet(const JobContext& context, const Topology& job, const std::vector<int>& ranks,
+                  const GatherBlocks& gather, std::unique_ptr<Connection>* out) {
+  auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
+  bool member = own_place != ranks.end();
+  std::vector<int> node_of(job.size), keys;
+  for (int node = 0; node < job.num_nodes; ++node) {
+    for (int r : job.nodes[node]) node_of[r] = node;
+  }
+  for (int r : ranks) keys.push_back(node_of[r]);
+  auto connection = std::make_unique<Connection>();
+  connection->topology =
+      Topology::FromKeys(static_cast<int>(own_place - ranks.begin()), keys, ranks);
+  Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
+    std::vector<Announcement> job_wide(job.size);
+    Status status = gather(&own, sizeof own, job_wide.data());
+    all->clear();
+    for (int r : ranks) all->push_back(job_wide[r]);
+    return status;
+  };
+  Announcement own{};
+  std::vector<Announcement> all;
+  Status problem, status;
+  if (member) {
+    size_t bytes = SegmentBytes(context.config, connection->topology);
+    status = MapSegments(context.config, bytes, exchange, connection.get(), &own, &all, &problem);
+  } else {
+    for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
+  }
+  if (!status.ok()) return status;
+  if (!problem.ok()) return problem.Within("the memory of the process set");
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].ok) continue;
+    return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
+                               " could not map the process set's memory; its own error says why"};
+  }
+  if (member) MakeChannelResources(context.config, connection.get());
+  if (connection->topology.num_nodes > 1) {
+    status = ConnectNodes(*context.mpi, member ? connection.get() : nullptr);
+  }
+  if (status.ok() && member) *out = std::move(connection);
+  return status;
+}
+
+}  // namespace smddp

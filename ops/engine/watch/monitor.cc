@@ -1,0 +1,259 @@
+#include "engine/watch/monitor.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "core/deadline.h"
+#include "core/log.h"
+#include "engine/channel.h"
+#include "engine/watch/signals.h"
+
+namespace smddp {
+namespace {
+
+constexpr int kTickMs = 50;
+// What a rank did before it went may still be on its way through memory.
+constexpr double kGrace = 0.15;
+constexpr double kJoinSeconds = 60;
+
+std::string Seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
+std::string RankList(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  if (ranks.empty()) return "other ranks";
+  for (size_t i = 0; i < ranks.size() && i < 16; ++i) {
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return ranks.size() > 16 ? text + ", ..." : text;
+}
+
+// The operation and the first of its tensors.
+std::string DescribeOperation(const Operation& operation) {
+  const Request& request = operation.request;
+  std::string text = request.Title() + ", " + std::to_string(request.bytes()) + " bytes";
+  std::string lines = request.Describe();
+  size_t at = lines.find('\n');
+  for (int shown = 0; at != std::string::npos && at + 1 < lines.size(); ++shown) {
+    if (shown == 6) return text + ", ...)";
+    size_t end = lines.find('\n', at + 1);
+    text += (shown == 0 ? " (" : ", ") + lines.substr(at + 1, end - at - 1);
+    at = end;
+  }
+  return text.find('(', request.Title().size()) != std::string::npos ? text + ")" : text;
+}
+
+}  // namespace
+
+Monitor::Monitor(Watched* watched, const Config& config, const Topology& topology, ShmGroup* shm,
+                 Alarm* alarm)
+    : watched_(watched),
+      config_(config),
+      topo_(topology),
+      shm_(shm),
+      alarm_(alarm),
+      gone_seconds_(topo_.local_size, -1.0) {}
+
+Status Monitor::Start() {
+  thread_ = std::thread([this] { Loop(); });
+  while (joined_ == 0) ::usleep(200);
+  if (joined_ > 0) return {};
+  thread_.join();
+  return {Code::kTimeout,
+          "the ranks of this node did not all start within " + Seconds(kJoinSeconds)};
+}
+
+void Monitor::Stop() {
+  stopping_ = true;
+  WakeMonitor();
+  if (thread_.joinable()) thread_.join();
+  UnwatchTermination();
+}
+
+// Liveness hangs on this thread, so it is the one that joins.
+bool Monitor::JoinNode() {
+  shm_->MarkAlive(topo_.rank);
+  Deadline deadline(kJoinSeconds);
+  for (int p = 0; p < shm_->size(); ++p) {
+    while (shm_->cell(p).state.load() == static_cast<int>(PeerState::kJoining)) {
+      if (deadline.Passed()) return false;
+      ::usleep(500);
+    }
+  }
+  return true;
+}
+
+void Monitor::Loop() {
+  bool joined = JoinNode();
+  if (joined && topo_.size > 1) WatchTermination();
+  joined_ = joined ? 1 : -1;
+  double last = NowSeconds();
+  while (joined && !stopping_) {
+    bool terminated = WaitForTermination(kTickMs);
+    double now = NowSeconds();
+    // A suspended process must not count its own sleep as its peers'.
+    Tick(std::min(now - last, 4 * kTickMs / 1000.0));
+    last = now;
+    if (terminated) AnswerTermination();
+  }
+  shm_->Leave();
+}
+
+void Monitor::Tick(double seconds) {
+  unflushed_ += seconds;
+  if (unflushed_ > 1.0) {
+    watched_->timeline()->Flush();
+    unflushed_ = 0;
+  }
+  if (broken_) return;
+  ListenToNodes();
+  std::string text;
+  int code = shm_->Failure(&text);
+  if (code != 0) return Break({static_cast<Code>(code), text});
+  UpdatePeers(seconds);
+  Status failure;
+  watched_->InspectAll(seconds, [&](Operation* operation, const std::vector<int>& missing) {
+    CheckOperation(operation, missing, &failure);
+  });
+  CheckPlans(seconds, &failure);
+  Status cycle = watched_->InspectCycles(seconds);
+  if (failure.ok()) failure = cycle;
+  if (!failure.ok()) Break(failure);
+}
+
+// What another node failed with is a failure of this one.
+void Monitor::ListenToNodes() {
+  std::string text;
+  int code = 0;
+  if (alarm_ != nullptr && alarm_->Heard(&code, &text)) shm_->PostFailure(code, text);
+}
+
+void Monitor::CheckPlans(double seconds, Status* failure) const {
+  watched_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
+    if (!failure->ok() || waited <= config_.timeout_seconds) return;
+    *failure = {Code::kTimeout, waiting + ": that bucket did not come in " + Seconds(waited) +
+                                    " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
+                                    "gradients may have failed on this rank"};
+  });
+}
+
+void Monitor::UpdatePeers(double seconds) {
+  for (int p = 0; p < shm_->size(); ++p) {
+    if (p == shm_->rank()) continue;
+    PeerState state = shm_->Peer(p);
+    if (state != PeerState::kDead && state != PeerState::kLeft) continue;
+    gone_seconds_[p] = gone_seconds_[p] < 0 ? 0 : gone_seconds_[p] + seconds;
+  }
+}
+
+bool Monitor::GoneFor(int job_rank, double seconds) const {
+  const auto& node = topo_.nodes[topo_.node];
+  auto it = std::find(node.begin(), node.end(), job_rank);
+  return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
+}
+
+void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missing,
+                             Status* failure) {
+  for (int rank : missing) {
+    if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
+  }
+  if (failure->ok() && operation->waited > config_.timeout_seconds) {
+    *failure = Timeout(*operation, missing);
+  }
+  if (!operation->warned && config_.stall_warning_seconds > 0 &&
+      operation->waited > config_.stall_warning_seconds) {
+    operation->warned = true;
+    WarnOfStall(*operation, missing);
+  }
+}
+
+Status Monitor::DeathOf(const Operation& operation, int rank) const {
+  const auto& node = topo_.nodes[topo_.node];
+  int local = static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
+  bool dead = shm_->Peer(local) == PeerState::kDead;
+  std::string who =
+      "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";
+  std::string how = dead ? " died" : " has ended or called shutdown()";
+  std::string remedy = "; this job cannot go on: restart it from its last checkpoint";
+  if (!dead) {
+    remedy =
+        "; if it had fewer batches than the others, give all ranks the same number "
+        "(smddp_tf.keras.shard does), or let it call join()";
+  }
+  return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
+                             " waited for it in " + DescribeOperation(operation) + ", for " +
+                             Seconds(operation.waited) + remedy};
+}
+
+Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
+  return {Code::kTimeout,
+          "rank " + std::to_string(topo_.rank) + " waited " + Seconds(operation.waited) + " for " +
+              RankList(missing) + " in " + DescribeOperation(operation) +
+              ", which is over SMDDP_TIMEOUT_SECONDS=" +
+              std::to_string(static_cast<long long>(config_.timeout_seconds)) +
+              "; see what those ranks are doing, or raise the limit if they are only slow"};
+}
+
+void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
+  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) + " in " +
+             DescribeOperation(operation) +
+             ". They are stopped, slow, out of data, or took another path "
+             "through the program. It fails after " +
+             Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
+}
+
+void Monitor::Break(const Status& failure) {
+  broken_ = true;
+  shm_->PostFailure(static_cast<int>(failure.code()), failure.message());
+  // What came from another node went to all nodes; to say it again costs nothing.
+  if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
+  LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());
+  watched_->FailAll(failure);
+}
+
+// Says what this rank knows, then ends it. A dead peer is the usual reason: the launcher ends the
+// survivors, and kills those that take their time. Tick needs a grace to act on a death on this
+// node; of one on another node nobody tells, so nothing is waited for.
+void Monitor::AnswerTermination() {
+  Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
+  bool pending = true, told = false;
+  int dead = -1;
+  while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
+    for (int p = 0; p < shm_->size(); ++p) {
+      if (p != shm_->rank() && shm_->Peer(p) == PeerState::kDead) dead = p;
+    }
+    if (dead >= 0 && !told) {  // at once: on a busy machine the launcher's kill may come first
+      LogError("rank " + std::to_string(shm_->cell(dead).job_rank) + " (process " +
+               std::to_string(shm_->cell(dead).pid) + ") died; ending on SIGTERM");
+      told = true;
+    }
+    Tick(kTickMs / 1000.0);
+    pending = false;
+    watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
+      pending = true;
+      if (!told) TellOfTermination(*operation, missing);
+      told = true;
+    });
+    if (topo_.local_size == 1) break;
+    ::usleep(kTickMs * 1000);
+  }
+  if (!broken_ && dead >= 0) {
+    LogError("last collectives of this rank:\n" + watched_->FlightRecord());
+  }
+  Terminate();
+}
+
+void Monitor::TellOfTermination(const Operation& operation, const std::vector<int>& missing) const {
+  std::string why;
+  if (topo_.num_nodes > 1)
+    why = "; a rank on another node may have ended, which the launcher tells";
+  LogError("ended by SIGTERM while waiting for " + RankList(missing) + " in " +
+           DescribeOperation(operation) + why);
+}
+
+}  // namespace smddp

@@ -1,0 +1,62 @@
+// Monitor: a thread that sees to it that no wait is silent.
+//
+// Every 50 ms it looks at the node's shared failure, at the peers' liveness and at how long the
+// current operations have been waiting. It also answers SIGTERM, which mpirun sends to the
+// survivors as soon as one rank has died: the sentence about the death is written first.
+#pragma once
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "core/config.h"
+#include "core/status.h"
+#include "core/topology.h"
+#include "engine/watch/watched.h"
+#include "transport/alarm.h"
+#include "transport/shm/shm_group.h"
+
+namespace smddp {
+
+class Monitor {
+ public:
+  // The topology, memory and alarm are those of all ranks of the job: whoever is alive there is so
+  // in every process set. All that is pointed to outlives the monitor.
+  Monitor(Watched* watched, const Config& config, const Topology& topology, ShmGroup* shm,
+          Alarm* alarm);
+
+  // Returns once every rank of the node is alive and watched.
+  Status Start();
+  // Leaves the node, and ends the thread.
+  void Stop();
+
+ private:
+  void Loop();
+  void Tick(double seconds);
+  void CheckOperation(Operation* operation, const std::vector<int>& missing, Status* failure);
+  void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
+  Status DeathOf(const Operation& operation, int rank) const;
+  Status Timeout(const Operation& operation, const std::vector<int>& missing) const;
+  void CheckPlans(double seconds, Status* failure) const;
+  void Break(const Status& failure);
+  void ListenToNodes();
+  bool GoneFor(int job_rank, double seconds) const;
+  void UpdatePeers(double seconds);
+  void AnswerTermination();
+  void TellOfTermination(const Operation& operation, const std::vector<int>& missing) const;
+  bool JoinNode();
+
+  Watched* watched_;
+  const Config& config_;
+  const Topology& topo_;
+  ShmGroup* shm_;
+  Alarm* alarm_;                      // null unless this is the first rank of one of several nodes
+  std::vector<double> gone_seconds_;  // by local rank; < 0: still here
+  bool broken_ = false;
+  double unflushed_ = 0;  // seconds since the timeline went to its file
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> joined_{0};  // 1: yes, -1: no
+  std::thread thread_;
+};
+
+}  // namespace smddp

@@ -1,0 +1,102 @@
+#include "engine/watch/signals.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+
+namespace smddp {
+namespace {
+
+// A signal handler reaches only globals.
+std::atomic<bool> terminated{false};
+pid_t owner = 0;
+
+// What wakes the monitor: a handler may write to it, and a wait for it counts no wall clock.
+// Without a free descriptor it is -1, which poll ignores and write refuses: the monitor then looks
+// as often as it would anyway.
+int WakeDescriptor() {
+  static const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  return descriptor;
+}
+int wake_for_handler = -1;
+
+void Wake(int descriptor) {
+  uint64_t one = 1;
+  // Fails only if it was woken 2^64 times without having looked.
+  [[maybe_unused]] ssize_t written = ::write(descriptor, &one, sizeof one);
+}
+
+void DieOfTermination() {
+  struct sigaction action = {};
+  action.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &action, nullptr);
+  ::raise(SIGTERM);
+}
+
+void OnTermination(int) {
+  int saved = errno;
+  if (::getpid() != owner) {
+    // A forked child has the handler but no monitor.
+    DieOfTermination();
+  } else {
+    terminated = true;
+    Wake(wake_for_handler);
+  }
+  errno = saved;
+}
+
+}  // namespace
+
+void WatchTermination() {
+  struct sigaction current = {};
+  sigaction(SIGTERM, nullptr, &current);
+  if (current.sa_handler != SIG_DFL) return;
+  owner = ::getpid();
+  wake_for_handler = WakeDescriptor();
+  struct sigaction action = {};
+  action.sa_handler = OnTermination;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+bool WaitForTermination(int milliseconds) {
+  pollfd woken{WakeDescriptor(), POLLIN, 0};
+  // Woken, interrupted or timed out: the flag says which.
+  int seen = ::poll(&woken, 1, milliseconds);
+  if (seen > 0 && (woken.revents & POLLIN) != 0) {
+    uint64_t times;
+    [[maybe_unused]] ssize_t taken = ::read(woken.fd, &times, sizeof times);
+  } else if (seen > 0) {
+    ::usleep(static_cast<unsigned>(milliseconds) * 1000);  // a script closed all descriptors
+  }
+  return terminated.exchange(false);
+}
+
+void UnwatchTermination() {
+  struct sigaction current = {};
+  sigaction(SIGTERM, nullptr, &current);
+  if (current.sa_handler != OnTermination) return;
+  current.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &current, nullptr);
+}
+
+void WakeMonitor() { Wake(WakeDescriptor()); }
+
+void Terminate() {
+  struct sigaction action = {};
+  action.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &action, nullptr);
+  sigset_t unblocked;
+  sigemptyset(&unblocked);
+  sigaddset(&unblocked, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
+  ::kill(::getpid(), SIGTERM);
+  for (;;) ::pause();
+}
+
+}  // namespace smddp

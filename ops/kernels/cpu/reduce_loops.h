@@ -1,0 +1,251 @@
+// The reduction loops, compiled once for each SIMD level: the file that includes this one defines
+// SMDDP_ISA (a namespace) and is compiled with that level's flags. The compiler vectorizes; only
+// float16 needs intrinsics. No include guard: exactly one inclusion per translation unit.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#if defined(__F16C__)
+#include <immintrin.h>  // for _mm256_cvtph_ps
+#endif
+
+#include "kernels/cpu/reduce.h"
+
+namespace smddp {
+namespace SMDDP_ISA {
+
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat16 {
+  uint16_t bits;
+};
+
+// Elements combined at a time: the accumulators stay in the first-level cache.
+constexpr size_t kBlock = 1024;
+
+inline float FromBits(uint32_t bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+
+inline uint32_t ToBits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+
+inline float HalfToFloat(uint16_t h) {
+  uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
+  if (rest >= 0x7c00u) return FromBits(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+  if (rest < 0x0400u) {  // zero and subnormals: rest * 2^-24 is exact
+    float value = static_cast<float>(rest) * 5.9604644775390625e-08f;
+    return FromBits(ToBits(value) | sign);
+  }
+  return FromBits(sign | ((rest << 13) + 0x38000000u));
+}
+
+// Rounds to nearest, ties to even, as the hardware does.
+inline uint16_t FloatToHalf(float value) {
+  uint32_t bits = ToBits(value), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
+  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
+  if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
+  if (rest < 0x38800000u) {                                               // subnormal or zero
+    float magic = FromBits(rest) + 0.5f;  // aligns 2^-24 with the last bit of the mantissa
+    return static_cast<uint16_t>(sign | (ToBits(magic) - 0x3f000000u));
+  }
+  uint32_t odd = (rest >> 13) & 1u;
+  return static_cast<uint16_t>(sign | ((rest - 0x38000000u + 0xfffu + odd) >> 13));
+}
+
+inline uint16_t FloatToBfloat16(float value) {
+  uint32_t bits = ToBits(value);
+  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  uint32_t quiet_nan = (bits >> 16) | 0x40u;
+  return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet_nan : rounded);
+}
+
+template <typename T, typename Acc>
+inline void Load(const T* __restrict from, Acc* __restrict to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = static_cast<Acc>(from[i]);
+}
+inline void Load(const Bfloat16* __restrict from, float* __restrict to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = FromBits(static_cast<uint32_t>(from[i].bits) << 16);
+}
+inline void Load(const Half* __restrict from, float* __restrict to, size_t n) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
+    _mm256_storeu_ps(to + i, _mm256_cvtph_ps(half));
+  }
+#endif
+  for (; i < n; ++i) to[i] = HalfToFloat(from[i].bits);
+}
+
+template <typename T, typename Acc>
+inline void Store(const Acc* __restrict from, T* __restrict to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i] = static_cast<T>(from[i]);
+}
+inline void Store(const float* __restrict from, Bfloat16* __restrict to, size_t n) {
+  for (size_t i = 0; i < n; ++i) to[i].bits = FloatToBfloat16(from[i]);
+}
+inline void Store(const float* __restrict from, Half* __restrict to, size_t n) {
+  size_t i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
+  }
+#endif
+  for (; i < n; ++i) to[i].bits = FloatToHalf(from[i]);
+}
+
+// Integers wrap as TensorFlow's do; the unsigned detour keeps that defined.
+template <typename Acc>
+inline Acc WrapAdd(Acc a, Acc b) {
+  if constexpr (std::is_integral_v<Acc>) {
+    using U = std::make_unsigned_t<Acc>;
+    return static_cast<Acc>(static_cast<U>(a) + static_cast<U>(b));
+  } else {
+    return a + b;
+  }
+}
+template <typename Acc>
+inline Acc WrapMultiply(Acc a, Acc b) {
+  if constexpr (std::is_integral_v<Acc>) {
+    using U = std::make_unsigned_t<Acc>;
+    return static_cast<Acc>(static_cast<U>(a) * static_cast<U>(b));
+  } else {
+    return a * b;
+  }
+}
+
+template <Combine kOp, typename Acc>
+inline Acc Apply(Acc a, Acc b) {
+  if constexpr (kOp == Combine::kSum) return WrapAdd(a, b);
+  if constexpr (kOp == Combine::kMin) return b < a ? b : a;
+  if constexpr (kOp == Combine::kMax) return a < b ? b : a;
+  if constexpr (kOp == Combine::kProduct) return WrapMultiply(a, b);
+}
+
+template <typename Acc>
+inline void Finish(Acc* acc, size_t n, const ReduceArgs& args) {
+  if constexpr (std::is_integral_v<Acc>) {
+    if (args.divisor != 1) {
+      for (size_t i = 0; i < n; ++i) acc[i] = static_cast<Acc>(acc[i] / args.divisor);
+    }
+    if (args.scale != 1.0) {
+      // long double holds every int64 exactly
+      for (size_t i = 0; i < n; ++i) {
+        acc[i] = static_cast<Acc>(static_cast<long double>(acc[i]) * args.scale);
+      }
+    }
+  } else if (args.scale != 1.0) {
+    Acc scale = static_cast<Acc>(args.scale);
+    for (size_t i = 0; i < n; ++i) acc[i] *= scale;
+  }
+}
+
+// The common case of two ranks and a float type: one pass, nothing but the scale in between. `out`
+// may be a source, which is no hazard for a loop that reads element i before it writes element i.
+template <Combine kOp, typename T>
+void ReduceTwo(const ReduceArgs& args) {
+  const T* a = static_cast<const T*>(args.sources[0]);
+  const T* b = static_cast<const T*>(args.sources[1]);
+  T* out = static_cast<T*>(args.out);
+  T* copy = static_cast<T*>(args.copy);
+  T scale = static_cast<T>(args.scale);
+  if (copy == nullptr) {
+#pragma GCC ivdep
+    for (size_t i = 0; i < args.count; ++i) out[i] = Apply<kOp>(a[i], b[i]) * scale;
+    return;
+  }
+#pragma GCC ivdep
+  for (size_t i = 0; i < args.count; ++i) {
+    T value = Apply<kOp>(a[i], b[i]) * scale;
+    out[i] = value;
+    copy[i] = value;
+  }
+}
+
+template <Combine kOp, typename In, typename Acc, typename Out, bool kScaled>
+void Reduce(const ReduceArgs& args) {
+  if constexpr (kScaled && std::is_floating_point_v<In> && std::is_same_v<In, Out>) {
+    if (args.num_sources == 2) return ReduceTwo<kOp, In>(args);
+  }
+  alignas(64) Acc acc[kBlock];
+  alignas(64) Acc other[kBlock];
+  for (size_t at = 0; at < args.count; at += kBlock) {
+    size_t n = args.count - at < kBlock ? args.count - at : kBlock;
+    Load(static_cast<const In*>(args.sources[0]) + at, acc, n);
+    for (int s = 1; s < args.num_sources; ++s) {
+      const In* source = static_cast<const In*>(args.sources[s]) + at;
+      if constexpr (std::is_same_v<In, Acc>) {
+        for (size_t i = 0; i < n; ++i) acc[i] = Apply<kOp>(acc[i], source[i]);
+      } else {
+        Load(source, other, n);
+        for (size_t i = 0; i < n; ++i) acc[i] = Apply<kOp>(acc[i], other[i]);
+      }
+    }
+    if constexpr (kScaled) Finish(acc, n, args);
+    Store(acc, static_cast<Out*>(args.out) + at, n);
+    if (args.copy != nullptr) Store(acc, static_cast<Out*>(args.copy) + at, n);
+  }
+}
+
+template <Combine kOp, typename T, typename Acc>
+ReduceFn PickStage(ReduceStage stage) {
+  switch (stage) {
+    case ReduceStage::kFull:
+      return Reduce<kOp, T, Acc, T, true>;
+    case ReduceStage::kPartial:
+      return Reduce<kOp, T, Acc, Acc, false>;
+    case ReduceStage::kFinish:
+      return Reduce<kOp, Acc, Acc, T, true>;
+  }
+  return nullptr;
+}
+
+template <typename T, typename Acc>
+ReduceFn PickCombine(Combine combine, ReduceStage stage) {
+  switch (combine) {
+    case Combine::kSum:
+      return PickStage<Combine::kSum, T, Acc>(stage);
+    case Combine::kMin:
+      return PickStage<Combine::kMin, T, Acc>(stage);
+    case Combine::kMax:
+      return PickStage<Combine::kMax, T, Acc>(stage);
+    case Combine::kProduct:
+      return PickStage<Combine::kProduct, T, Acc>(stage);
+  }
+  return nullptr;
+}
+
+ReduceFn Find(DType dtype, Combine combine, ReduceStage stage) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return PickCombine<float, float>(combine, stage);
+    case DType::kFloat64:
+      return PickCombine<double, double>(combine, stage);
+    case DType::kFloat16:
+      return PickCombine<Half, float>(combine, stage);
+    case DType::kBfloat16:
+      return PickCombine<Bfloat16, float>(combine, stage);
+    case DType::kInt32:
+      return PickCombine<int32_t, int64_t>(combine, stage);
+    case DType::kInt64:
+      return PickCombine<int64_t, int64_t>(combine, stage);
+    case DType::kUint8:
+      return PickCombine<uint8_t, int32_t>(combine, stage);
+    case DType::kInt8:
+      return PickCombine<int8_t, int32_t>(combine, stage);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace SMDDP_ISA
+}  // namespace smddp

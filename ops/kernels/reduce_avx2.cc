@@ -1,3 +1,0 @@
-// The reduction loops compiled for avx2; the build sets this file's flags.
-#define SMDDP_ISA avx2
-#include "kernels/reduce_loops.h"

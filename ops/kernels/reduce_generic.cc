@@ -1,3 +1,0 @@
-// The reduction loops compiled for generic; the build sets this file's flags.
-#define SMDDP_ISA generic
-#include "kernels/reduce_loops.h"

@@ -1,0 +1,168 @@
+// The three ops of a gradient plan; engine/plan_runs.h says what they mean.
+//
+// Begin and End are stateful, so they keep program order. The buckets between them are not: they
+// start when their gradients exist, and overlap the rest of the backward pass. The run number that
+// Begin hands to each bucket keeps TensorFlow from folding, merging or reusing them, and the tokens
+// that End takes keep it from pruning them.
+#include <utility>  // for move
+
+#include "tf/runtime/async_call.h"
+#include "tf/runtime/register.h"
+
+namespace smddp_tf {
+namespace {
+
+// ---- begin --------------------------------------------------------------------------------------
+
+void* CreateBegin(TF_OpKernelConstruction* context) {
+  std::string name, text;
+  int64_t fingerprint = 0, buckets = 0, process_set = 0;
+  if (!ReadString(context, "plan_name", &name) || !ReadString(context, "description", &text) ||
+      !ReadInt(context, "fingerprint", &fingerprint) ||
+      !ReadInt(context, "num_buckets", &buckets) ||
+      !ReadInt(context, "process_set", &process_set)) {
+    return nullptr;
+  }
+  return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets),
+                        static_cast<int>(process_set));
+}
+
+void DestroyBegin(void* kernel) { smddp_plan_delete(static_cast<smddp_plan*>(kernel)); }
+
+void ComputeBegin(void* kernel, TF_OpKernelContext* context) {
+  int64_t run = 0;
+  int code = smddp_plan_begin(static_cast<smddp_plan*>(kernel), &run);
+  if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
+  ScopedStatus status;
+  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt64, nullptr, 0, sizeof run, status);
+  if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
+  *static_cast<int64_t*>(TF_TensorData(out)) = run;
+  TF_DeleteTensor(out);
+}
+
+// ---- bucket -------------------------------------------------------------------------------------
+
+struct Bucket {
+  Attributes attributes;
+  int64_t index = 0;
+};
+
+void* CreateBucket(TF_OpKernelConstruction* context) {
+  auto* bucket = new Bucket();
+  if (ReadAttributes(context, kHasType | kHasReduce | kHasList, &bucket->attributes) &&
+      ReadInt(context, "bucket", &bucket->index)) {
+    return bucket;
+  }
+  delete bucket;
+  return nullptr;
+}
+
+void DestroyBucket(void* kernel) { delete static_cast<Bucket*>(kernel); }
+
+bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
+  ScopedStatus status;
+  TF_Tensor* out = TF_AllocateOutput(context, output, kTfInt64, nullptr, 0, sizeof value, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  *static_cast<int64_t*>(TF_TensorData(out)) = value;
+  TF_DeleteTensor(out);
+  return true;
+}
+
+bool ReadRun(TF_OpKernelContext* context, int64_t* run) {
+  ScopedStatus status;
+  TF_Tensor* in = nullptr;
+  TF_GetInput(context, 0, &in, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  *run = *static_cast<const int64_t*>(TF_TensorData(in));
+  TF_DeleteTensor(in);
+  return true;
+}
+
+class BucketCall : public AsyncCall {
+  void Start() override {
+    const Bucket& bucket = *static_cast<const Bucket*>(kernel_);
+    int count = static_cast<int>(bucket.attributes.num_tensors);
+    int64_t run = 0;
+    if (!ReadRun(context_, &run) || !pairs_.Open(context_, 1, count) ||
+        !SetScalar(context_, count, run)) {
+      return Finish();
+    }
+    smddp_request request = MakeRequest(SMDDP_ALLREDUCE, bucket.attributes, pairs_.tensors());
+    next_ = [this] { Finish(); };
+    smddp_plan_bucket(run, static_cast<int>(bucket.index), &request, Done, this);
+  }
+
+  TensorPairs pairs_;
+};
+
+// Output i has the shape of input i + 1 (input 0 is the run), and the last is the token.
+void BucketShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* handle = TF_NewShapeHandle();
+  int count = static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;
+  for (int i = 0; i < count; ++i) {
+    TF_ShapeInferenceContextGetInput(context, i + 1, handle, status);
+    if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
+    if (TF_GetCode(status) != kTfOk) break;
+  }
+  TF_DeleteShapeHandle(handle);
+  if (TF_GetCode(status) != kTfOk) return;
+  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+  TF_ShapeInferenceContextSetOutput(context, count, scalar, status);
+  TF_DeleteShapeHandle(scalar);
+}
+
+// ---- end ----------------------------------------------------------------------------------------
+
+void* CreateEnd(TF_OpKernelConstruction* context) {
+  auto* process_set = new int64_t(0);
+  if (ReadInt(context, "process_set", process_set)) return process_set;
+  delete process_set;
+  return nullptr;
+}
+
+void DestroyEnd(void* kernel) { delete static_cast<int64_t*>(kernel); }
+
+class EndCall : public AsyncCall {
+  void Start() override {
+    int64_t run = 0;
+    if (!ReadRun(context_, &run)) return Finish();
+    next_ = [this] { Finish(); };
+    smddp_plan_end(static_cast<int>(*static_cast<const int64_t*>(kernel_)), run, Done, this);
+  }
+};
+
+}  // namespace
+
+void RegisterPlanOps() {
+  RegisterOp({"SmddpPlanBegin",
+              {},
+              {"run: int64"},
+              {"plan_name: string", "fingerprint: int", "description: string",
+               "num_buckets: int >= 0", kSetAttr},
+              true,
+              ScalarShape});
+  RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
+                                                       ComputeBegin, DestroyBegin));
+  RegisterAsync<BucketCall, CreateBucket, DestroyBucket>(
+      {"SmddpPlanBucket",
+       {"run: int64", "tensors: N * T"},
+       {"outputs: N * T", "token: int64"},
+       {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", "prescale: float = 1.0",
+        "postscale: float = 1.0", "tensor_name: string", kSetAttr, kMatchingAttr},
+       false,
+       BucketShapes});
+  RegisterAsync<EndCall, CreateEnd, DestroyEnd>({"SmddpPlanEnd",
+                                                 {"run: int64", "tokens: K * int64"},
+                                                 {},
+                                                 {"K: int >= 0", kSetAttr},
+                                                 true,
+                                                 NoOutputs});
+}
+
+}  // namespace smddp_tf

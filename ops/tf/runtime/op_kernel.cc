@@ -1,0 +1,201 @@
+#include "tf/runtime/op_kernel.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstring>
+
+namespace smddp_tf {
+namespace {
+
+// Fresh memory costs a page fault for every 4 KiB, three times the price of copying it; large pages
+// make that one fault for 2 MiB.
+void AskForLargePages(void* data, size_t bytes) {
+  constexpr uintptr_t kLarge = 2 << 20;
+  uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kLarge - 1) / kLarge * kLarge;
+  uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kLarge * kLarge;
+  // Advice only: a kernel without large pages refuses, and nothing is lost.
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
+}
+
+bool Report(TF_OpKernelConstruction* context, ScopedStatus* status) {
+  if (!status->ok()) TF_OpKernelConstruction_Failure(context, *status);
+  return status->ok();
+}
+
+}  // namespace
+
+bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value) {
+  ScopedStatus status;
+  int32_t list_size = 0, bytes = 0;
+  TF_OpKernelConstruction_GetAttrSize(context, name, &list_size, &bytes, status);
+  if (!Report(context, &status)) return false;
+  value->assign(static_cast<size_t>(bytes), '\0');
+  TF_OpKernelConstruction_GetAttrString(context, name, &(*value)[0], value->size(), status);
+  return Report(context, &status);
+}
+
+bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value) {
+  ScopedStatus status;
+  TF_OpKernelConstruction_GetAttrInt64(context, name, value, status);
+  return Report(context, &status);
+}
+
+bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes) {
+  ScopedStatus status;
+  if (which & kHasType) {
+    TF_OpKernelConstruction_GetAttrType(context, "T", &attributes->dtype, status);
+    if (!Report(context, &status)) return false;
+  }
+  if (which & kHasReduce) {
+    if (!ReadInt(context, "reduce_op", &attributes->reduce_op)) return false;
+    TF_OpKernelConstruction_GetAttrFloat(context, "prescale", &attributes->prescale, status);
+    if (!Report(context, &status)) return false;
+    TF_OpKernelConstruction_GetAttrFloat(context, "postscale", &attributes->postscale, status);
+    if (!Report(context, &status)) return false;
+  }
+  if ((which & kHasRoot) && !ReadInt(context, "root_rank", &attributes->root)) return false;
+  if ((which & kHasList) && !ReadInt(context, "N", &attributes->num_tensors)) return false;
+  if ((which & kHasDescription) && !ReadString(context, "description", &attributes->description)) {
+    return false;
+  }
+  return ReadInt(context, "process_set", &attributes->process_set) &&
+         ReadInt(context, "matching", &attributes->matching) &&
+         ReadString(context, "tensor_name", &attributes->name);
+}
+
+std::vector<int64_t> Dims(const TF_Tensor* tensor) {
+  std::vector<int64_t> dims(TF_NumDims(tensor));
+  for (size_t i = 0; i < dims.size(); ++i) dims[i] = TF_Dim(tensor, static_cast<int>(i));
+  return dims;
+}
+
+TensorPairs::~TensorPairs() {
+  for (TF_Tensor* tensor : held_) TF_DeleteTensor(tensor);
+}
+
+bool TensorPairs::Open(TF_OpKernelContext* context, int first_input, int count) {
+  dims_.resize(count);
+  tensors_.reserve(count);
+  held_.reserve(2 * count);
+  for (int i = 0; i < count; ++i) {
+    if (!OpenOne(context, first_input + i, i)) return false;
+  }
+  return true;
+}
+
+bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output) {
+  ScopedStatus status;
+  TF_Tensor* in = nullptr;
+  TF_GetInput(context, input, &in, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  dims_[output] = Dims(in);
+  const std::vector<int64_t>& dims = dims_[output];
+  // While we hold a reference nothing can be forwarded.
+  TF_DeleteTensor(in);
+  int forwarded = -1;
+  TF_Tensor* out = TF_ForwardInputOrAllocateOutput(
+      context, &input, 1, output, dims.data(), static_cast<int>(dims.size()), &forwarded, status);
+  if (!status.ok()) {
+    TF_OpKernelContext_Failure(context, status);
+    return false;
+  }
+  held_.push_back(out);
+  const void* from = TF_TensorData(out);
+  if (forwarded != input) {
+    AskForLargePages(TF_TensorData(out), TF_TensorByteSize(out));
+    TF_GetInput(context, input, &in, status);
+    held_.push_back(in);
+    from = TF_TensorData(in);
+  }
+  tensors_.push_back({from, TF_TensorData(out), static_cast<int32_t>(dims.size()), dims.data()});
+  return true;
+}
+
+smddp_request MakeRequest(int kind, const Attributes& attributes,
+                          const std::vector<smddp_tensor>& tensors) {
+  smddp_request request = {};
+  request.kind = kind;
+  request.dtype = attributes.dtype;
+  request.op = static_cast<int32_t>(attributes.reduce_op);
+  request.root = static_cast<int32_t>(attributes.root);
+  request.process_set = static_cast<int32_t>(attributes.process_set);
+  request.prescale = attributes.prescale;
+  request.postscale = attributes.postscale;
+  request.matching = static_cast<int32_t>(attributes.matching);
+  request.name = attributes.name.c_str();
+  request.description = attributes.description.c_str();
+  request.num_tensors = static_cast<int32_t>(tensors.size());
+  request.tensors = tensors.data();
+  return request;
+}
+
+int TensorFlowCode(int code) {
+  switch (code) {
+    case SMDDP_OK:
+      return kTfOk;
+    case SMDDP_USAGE:
+      return kTfInvalidArgument;
+    case SMDDP_MISMATCH:
+    case SMDDP_NOT_INITIALIZED:
+      return kTfFailedPrecondition;
+    case SMDDP_TIMEOUT:
+      return kTfDeadlineExceeded;
+    case SMDDP_REMOTE:
+      return kTfUnknown;
+    default:
+      return kTfInternal;
+  }
+}
+
+void FailOp(TF_OpKernelContext* context, int code, const char* message) {
+  ScopedStatus status;
+  TF_SetStatus(status, TensorFlowCode(code), message);
+  TF_OpKernelContext_Failure(context, status);
+}
+
+void RegisterOp(const OpSpec& spec) {
+  ScopedStatus status;
+  TF_OpDefinitionBuilder* builder = TF_NewOpDefinitionBuilder(spec.name.c_str());
+  for (const char* input : spec.inputs) TF_OpDefinitionBuilderAddInput(builder, input);
+  for (const char* output : spec.outputs) TF_OpDefinitionBuilderAddOutput(builder, output);
+  for (const char* attr : spec.attrs) TF_OpDefinitionBuilderAddAttr(builder, attr);
+  if (spec.stateful) TF_OpDefinitionBuilderSetIsStateful(builder, true);
+  TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, spec.shape);
+  TF_RegisterOpDefinition(builder, status);
+  if (!status.ok()) fprintf(stderr, "smddp_tf: op %s: %s\n", spec.name.c_str(), TF_Message(status));
+}
+
+void RegisterKernel(const std::string& op, TF_KernelBuilder* builder) {
+  ScopedStatus status;
+  TF_RegisterKernelBuilder(op.c_str(), builder, status);
+  if (!status.ok()) fprintf(stderr, "smddp_tf: kernel of %s: %s\n", op.c_str(), TF_Message(status));
+}
+
+void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* handle = TF_NewShapeHandle();
+  int64_t n = TF_ShapeInferenceContextNumInputs(context);
+  for (int i = 0; i < n; ++i) {
+    TF_ShapeInferenceContextGetInput(context, i, handle, status);
+    if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
+    if (TF_GetCode(status) != kTfOk) break;
+  }
+  TF_DeleteShapeHandle(handle);
+}
+
+void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeInferenceContextSetUnknownShape(context, status);
+}
+
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status) {
+  TF_ShapeHandle* scalar = TF_ShapeInferenceContextScalar(context);
+  TF_ShapeInferenceContextSetOutput(context, 0, scalar, status);
+  TF_DeleteShapeHandle(scalar);
+}
+
+void NoOutputs(TF_ShapeInferenceContext*, TF_Status* status) { TF_SetStatus(status, kTfOk, ""); }
+
+}  // namespace smddp_tf

@@ -1,0 +1,134 @@
+// What the kernels share: attributes, inputs, outputs, and how a failure reaches TensorFlow.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "capi/smddp.h"
+#include "tf/runtime/tf_c_api.h"
+
+namespace smddp_tf {
+
+// A TF_Status that is freed with its scope.
+class ScopedStatus {
+ public:
+  ScopedStatus() : status_(TF_NewStatus()) {}
+  ~ScopedStatus() { TF_DeleteStatus(status_); }
+  ScopedStatus(const ScopedStatus&) = delete;
+  ScopedStatus& operator=(const ScopedStatus&) = delete;
+  operator TF_Status*() { return status_; }
+  bool ok() const { return TF_GetCode(status_) == kTfOk; }
+
+ private:
+  TF_Status* status_;
+};
+
+// The attributes that collectives have in common; absent ones keep their defaults.
+struct Attributes {
+  int dtype = kTfInt64;
+  int64_t reduce_op = 1;
+  int64_t root = 0;
+  float prescale = 1;
+  float postscale = 1;
+  int64_t process_set = 0;
+  int64_t matching = 0;
+  int64_t num_tensors = 1;
+  std::string name;
+  std::string description;
+};
+
+enum AttributeSet : unsigned {
+  kHasType = 1,
+  kHasReduce = 2,
+  kHasRoot = 4,
+  kHasList = 8,          // of tensors
+  kHasDescription = 16,  // for messages
+};
+
+// How they are declared.
+inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
+inline constexpr const char* kSetAttr = "process_set: int = 0";
+inline constexpr const char* kMatchingAttr = "matching: int = 0";
+
+// False after a failure, which has then been reported to TensorFlow.
+bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);
+bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value);
+bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value);
+
+// For kernels that are their attributes.
+template <unsigned kWhich>
+void* CreateAttributes(TF_OpKernelConstruction* context) {
+  auto attributes = std::make_unique<Attributes>();
+  return ReadAttributes(context, kWhich, attributes.get()) ? attributes.release() : nullptr;
+}
+inline void DestroyAttributes(void* kernel) { delete static_cast<Attributes*>(kernel); }
+
+// Owns an input of the op.
+class Input {
+ public:
+  Input(TF_OpKernelContext* context, int index) { TF_GetInput(context, index, &tensor_, status_); }
+  ~Input() {
+    if (tensor_ != nullptr) TF_DeleteTensor(tensor_);
+  }
+  TF_Tensor* get() const { return tensor_; }
+  // Reports a failure to TensorFlow.
+  bool Failed(TF_OpKernelContext* context) {
+    if (!status_.ok()) TF_OpKernelContext_Failure(context, status_);
+    return !status_.ok();
+  }
+
+ private:
+  TF_Tensor* tensor_ = nullptr;
+  ScopedStatus status_;
+};
+
+// Inputs [first_input, first_input + count) with outputs of the same shapes at [0, count). An
+// input's buffer becomes the output's where TensorFlow allows it; where not, the output is fresh
+// memory.
+class TensorPairs {
+ public:
+  ~TensorPairs();
+  // False after a failure, which has then been reported to TensorFlow.
+  bool Open(TF_OpKernelContext* context, int first_input, int count);
+  const std::vector<smddp_tensor>& tensors() const { return tensors_; }
+
+ private:
+  bool OpenOne(TF_OpKernelContext* context, int input, int output);
+
+  std::vector<TF_Tensor*> held_;
+  std::vector<std::vector<int64_t>> dims_;
+  std::vector<smddp_tensor> tensors_;
+};
+
+smddp_request MakeRequest(int kind, const Attributes& attributes,
+                          const std::vector<smddp_tensor>& tensors);
+
+// TensorFlow's error class for one of capi/smddp.h's codes.
+int TensorFlowCode(int code);
+void FailOp(TF_OpKernelContext* context, int code, const char* message);
+
+// The dims of a tensor.
+std::vector<int64_t> Dims(const TF_Tensor* tensor);
+
+// Registers an op definition; a failure is written to stderr, because the ops load with a library.
+struct OpSpec {
+  std::string name;
+  std::vector<const char*> inputs, outputs, attrs;
+  bool stateful;
+  void (*shape)(TF_ShapeInferenceContext*, TF_Status*);
+};
+void RegisterOp(const OpSpec& spec);
+void RegisterKernel(const std::string& op, TF_KernelBuilder* builder);
+
+// Shape functions.
+void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i
+void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
+void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status);  // one output
+void NoOutputs(TF_ShapeInferenceContext* context, TF_Status* status);
+
+inline constexpr const char* kTypeAttr =
+    "T: {half, bfloat16, float, double, uint8, int8, int32, int64, bool, int16, uint16}";
+
+}  // namespace smddp_tf

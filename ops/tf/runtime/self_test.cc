@@ -1,0 +1,44 @@
+// An op that completes as the collectives do, and meets nobody: smddp_tf/_graph/library.py runs it
+// once.
+#include <chrono>
+#include <thread>
+
+#include "tf/runtime/async_call.h"
+#include "tf/runtime/register.h"
+
+namespace smddp_tf {
+namespace {
+
+void* CreateSelfTest(TF_OpKernelConstruction*) { return nullptr; }
+void DestroySelfTest(void*) {}
+
+// y = x + 1, from another thread and later, when the stack of the caller has changed.
+class SelfTestCall : public AsyncCall {
+  void Start() override {
+    std::thread([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      Increment();
+      Finish();
+    }).detach();
+  }
+
+  void Increment() {
+    ScopedStatus status;
+    Input in(context_, 0);
+    if (in.Failed(context_)) return;
+    TF_Tensor* out = TF_AllocateOutput(context_, 0, kTfInt64, nullptr, 0, 8, status);
+    if (!status.ok()) return TF_OpKernelContext_Failure(context_, status);
+    *static_cast<int64_t*>(TF_TensorData(out)) =
+        *static_cast<int64_t*>(TF_TensorData(in.get())) + 1;
+    TF_DeleteTensor(out);
+  }
+};
+
+}  // namespace
+
+void RegisterSelfTest() {
+  RegisterAsync<SelfTestCall, CreateSelfTest, DestroySelfTest>(
+      {"SmddpSelfTest", {"x: int64"}, {"y: int64"}, {}, false, ScalarShape});
+}
+
+}  // namespace smddp_tf

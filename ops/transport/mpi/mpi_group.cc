@@ -1,0 +1,163 @@
+#include "transport/mpi/mpi_group.h"
+
+#include <climits>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <utility>  // for move
+
+namespace smddp {
+namespace {
+
+// MPI counts in int; the algorithms cut what is larger (ChannelResources::piece_bytes, chunks).
+Status FitsInt(size_t bytes, const char* what) {
+  if (bytes <= INT_MAX) return {};
+  return {Code::kSystem, std::string(what) + " of " + std::to_string(bytes) +
+                             " bytes at once is over MPI's limit of 2147483647; lower "
+                             "SMDDP_CHUNK_BYTES"};
+}
+
+// One that MPI has under way. The counts are MPI's until it has finished.
+struct Exchange {
+  MpiHandle request = 0;
+  std::vector<int> counts, offsets, recv_counts, recv_offsets;
+};
+
+// Whatever MPI may still use of a group that is gone.
+struct LeftBehind {
+  std::shared_ptr<char[]> memory;
+  std::deque<Exchange> exchanges;
+};
+
+void LeaveBehind(LeftBehind left) {
+  static std::mutex mutex;
+  static auto* all = new std::deque<LeftBehind>;  // until the process ends
+  std::lock_guard<std::mutex> lock(mutex);
+  all->push_back(std::move(left));
+}
+
+class MpiGroup : public PeerGroup {
+ public:
+  MpiGroup(const MpiLibrary* mpi, MpiHandle comm) : mpi_(mpi), comm_(comm) {
+    mpi_->comm_rank(comm_, &rank_);
+    mpi_->comm_size(comm_, &size_);
+  }
+  ~MpiGroup() override {
+    if (exchanges_.empty()) {
+      mpi_->Free(comm_);
+    } else {
+      LeaveBehind({memory(), std::move(exchanges_)});  // and the communicator
+    }
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
+    Status fits = FitsInt(bytes, "an allgather");
+    if (!fits.ok()) return fits;
+    int n = static_cast<int>(bytes);
+    return Start({}, "MPI_Iallgather", [&](Exchange* exchange) {
+      return mpi_->iallgather(send, n, Byte(), recv, n, Byte(), comm_, &exchange->request);
+    });
+  }
+
+  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
+                         const std::vector<size_t>& offsets) override {
+    Status fits = FitsInt(offsets.back() + bytes.back(), "an allgather");
+    if (!fits.ok()) return fits;
+    bool in_place = send == static_cast<char*>(recv) + offsets[rank_];
+    Exchange exchange;
+    exchange.counts.assign(bytes.begin(), bytes.end());
+    exchange.offsets.assign(offsets.begin(), offsets.end());
+    return Start(std::move(exchange), "MPI_Iallgatherv", [&](Exchange* own) {
+      return mpi_->iallgatherv(in_place ? mpi_->in_place() : send, own->counts[rank_], Byte(), recv,
+                               own->counts.data(), own->offsets.data(), Byte(), comm_,
+                               &own->request);
+    });
+  }
+
+  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    Status fits = FitsInt(bytes, "an exchange");
+    if (!fits.ok()) return fits;
+    int n = static_cast<int>(bytes);
+    return Start({}, "MPI_Ialltoall", [&](Exchange* exchange) {
+      return mpi_->ialltoall(send, n, Byte(), recv, n, Byte(), comm_, &exchange->request);
+    });
+  }
+
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    Exchange exchange;
+    Status fits = Layout(send_bytes, &exchange.counts, &exchange.offsets);
+    if (fits.ok()) fits = Layout(recv_bytes, &exchange.recv_counts, &exchange.recv_offsets);
+    if (!fits.ok()) return fits;
+    return Start(std::move(exchange), "MPI_Ialltoallv", [&](Exchange* own) {
+      return mpi_->ialltoallv(send, own->counts.data(), own->offsets.data(), Byte(), recv,
+                              own->recv_counts.data(), own->recv_offsets.data(), Byte(), comm_,
+                              &own->request);
+    });
+  }
+
+  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
+    Status fits = FitsInt(bytes, "a broadcast");
+    if (!fits.ok()) return fits;
+    int n = static_cast<int>(bytes);
+    return Start({}, "MPI_Ibcast", [&](Exchange* exchange) {
+      return mpi_->ibcast(buffer, n, Byte(), root, comm_, &exchange->request);
+    });
+  }
+
+  Status Test(bool* done) override {
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
+    *done = exchanges_.empty();
+    if (*done) return {};
+    int flag = 0;
+    // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; nothing reads it.
+    alignas(8) char status[64];
+    Status tested =
+        mpi_->CheckError(mpi_->test(&exchanges_.front().request, &flag, status), "MPI_Test");
+    *done = flag != 0;
+    if (*done) exchanges_.pop_front();
+    return tested;
+  }
+
+ private:
+  MpiHandle Byte() const { return mpi_->byte_type(); }
+
+  // call(exchange) is the function of MPI; `exchange` then stays where it is until it has finished.
+  template <typename Call>
+  Status Start(Exchange exchange, const char* what, Call&& call) {
+    std::lock_guard<std::mutex> lock(mpi_->mutex());
+    exchanges_.push_back(std::move(exchange));
+    Status status = mpi_->CheckError(call(&exchanges_.back()), what);
+    if (!status.ok()) exchanges_.pop_back();
+    return status;
+  }
+
+  static Status Layout(const std::vector<size_t>& bytes, std::vector<int>* counts,
+                       std::vector<int>* offsets) {
+    size_t total = 0;
+    for (size_t n : bytes) {
+      Status fits = FitsInt(total + n, "an alltoall");
+      if (!fits.ok()) return fits;
+      counts->push_back(static_cast<int>(n));
+      offsets->push_back(static_cast<int>(total));
+      total += n;
+    }
+    return {};
+  }
+
+  const MpiLibrary* mpi_;
+  MpiHandle comm_;
+  int rank_ = 0, size_ = 1;
+  std::deque<Exchange> exchanges_;  // under way, the oldest first
+};
+
+}  // namespace
+
+std::unique_ptr<PeerGroup> MakeMpiGroup(const MpiLibrary* mpi, MpiHandle comm) {
+  return std::make_unique<MpiGroup>(mpi, comm);
+}
+
+}  // namespace smddp

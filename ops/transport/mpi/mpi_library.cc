@@ -1,0 +1,374 @@
+#include "transport/mpi/mpi_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "core/log.h"
+
+namespace smddp {
+namespace {
+
+constexpr const char* kOpenMpiSoname = "libmpi.so.40";
+constexpr const char* kMpichSoname = "libmpi.so.12";
+// MPICH's ABI, the same since 2014 (mpi.h of any MPICH 3, 4 or 5).
+constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
+constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
+constexpr int kThreadMultiple = 3;
+constexpr int kMaxErrorString = 1024;
+// Of a rank that comes to a meeting; it is in Finalize, or in an init that began MPI, or did not.
+constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f';
+constexpr unsigned kLongestNap = 1000;  // microseconds
+
+const char* Env(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+// An init that failed after this leaves MPI running for the next one.
+bool we_began_mpi = false;
+
+// While MPI begins. A libfabric component of Open MPI 5, for one-sided transfers, takes a second to
+// look at the networks, which ranks of a single node do not need. What somebody configured stays.
+class QuickStart {
+ public:
+  explicit QuickStart(const LaunchInfo& launch) {
+    const char* local = Env("OMPI_COMM_WORLD_LOCAL_SIZE");
+    bool one_node = local != nullptr && std::atoi(local) == launch.size;
+    set_ = one_node && std::getenv(kComponents) == nullptr;
+    if (set_) ::setenv(kComponents, "^ofi", 0);
+  }
+  ~QuickStart() {
+    if (set_) ::unsetenv(kComponents);
+  }
+
+ private:
+  static constexpr const char* kComponents = "OMPI_MCA_btl";
+  bool set_;
+};
+
+// ../lib of each ancestor process's program: the launcher's own installation.
+void AddLauncherDirs(std::vector<std::string>* dirs) {
+  pid_t pid = ::getppid();
+  for (int level = 0; level < 6 && pid > 1; ++level) {
+    std::string proc = "/proc/" + std::to_string(pid);
+    char exe[PATH_MAX];
+    ssize_t n = ::readlink((proc + "/exe").c_str(), exe, sizeof exe - 1);
+    if (n > 0) {
+      std::string program(exe, static_cast<size_t>(n));
+      std::string bin = program.substr(0, program.rfind('/'));
+      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib");
+      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib64");
+    }
+    std::ifstream stat(proc + "/stat");
+    std::string text;
+    std::getline(stat, text);
+    std::istringstream after_name(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    char run_state;
+    if (!(after_name >> run_state >> pid)) break;
+  }
+}
+
+std::vector<std::string> Candidates(bool open_mpi) {
+  std::vector<std::string> dirs;
+  if (open_mpi) {
+    if (const char* dir = Env("OMPI_LIBDIR_LOC")) dirs.emplace_back(dir);
+    if (const char* prefix = Env("OPAL_PREFIX")) dirs.push_back(std::string(prefix) + "/lib");
+  }
+  AddLauncherDirs(&dirs);
+  std::string soname = open_mpi ? kOpenMpiSoname : kMpichSoname;
+  std::vector<std::string> paths;
+  for (const std::string& dir : dirs) {
+    std::string path = dir + "/" + soname;
+    if (::access(path.c_str(), R_OK) == 0) paths.push_back(path);
+  }
+  paths.push_back(soname);  // wherever the loader looks
+  return paths;
+}
+
+// The launcher's library first. Only an mpirun tells which of the two it needs.
+std::vector<bool> Kinds(const LaunchInfo& launch) {
+  using Launcher = LaunchInfo::Launcher;
+  bool open_mpi = launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kPmix;
+  return launch.by_mpirun() ? std::vector<bool>{open_mpi} : std::vector<bool>{open_mpi, !open_mpi};
+}
+
+const char* SonameOf(bool open_mpi) { return open_mpi ? kOpenMpiSoname : kMpichSoname; }
+
+void* Loaded(bool open_mpi) { return ::dlopen(SonameOf(open_mpi), RTLD_NOW | RTLD_NOLOAD); }
+
+// "launched by Open MPI's mpirun"
+std::string LaunchedBy(const LaunchInfo& launch) {
+  if (launch.launcher == LaunchInfo::Launcher::kOpenMpi) return "launched by Open MPI's mpirun";
+  if (launch.launcher == LaunchInfo::Launcher::kMpich) return "launched by MPICH's mpirun";
+  return "launched as one of several processes (" + launch.seen + ")";
+}
+
+}  // namespace
+
+bool MpiLibrary::IsRunning() {
+  for (bool open_mpi : {true, false}) {
+    void* library = Loaded(open_mpi);
+    if (library == nullptr) continue;
+    MpiLibrary mpi;
+    int flag = 0;
+    if (mpi.Resolve(library).ok() && mpi.initialized_(&flag) == 0 && flag) return true;
+  }
+  return false;
+}
+
+Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi,
+                        std::string* problem) {
+  Status status;
+  if (!forced_path.empty()) {
+    status = mpi->LoadForced(launch, forced_path);
+    *problem = status.message();
+    if (status.ok()) return mpi->Initialize(launch);
+  }
+  Status found = mpi->Load(launch);
+  if (found.ok()) found = mpi->Initialize(launch);
+  return found.ok() || status.ok() ? found : status;
+}
+
+Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path) {
+  std::string option = "SMDDP_MPI_LIBRARY='" + path + "'";
+  // Not global before it is known to serve: its symbols would hide those of another.
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    const char* why = ::dlerror();
+    return {Code::kSystem, option + " cannot be opened: " + (why ? why : "no reason is given") +
+                               "; it takes the path of the launcher's libmpi.so"};
+  }
+  name_ = path;
+  Status status = Resolve(library);
+  bool want_open_mpi = launch.launcher == LaunchInfo::Launcher::kOpenMpi;
+  if (status.ok() && launch.by_mpirun() && open_mpi_ != want_open_mpi) {
+    status = {Code::kUsage, std::string("it is ") + (open_mpi_ ? "" : "not ") +
+                                "Open MPI, but this process was " + LaunchedBy(launch) +
+                                "; unset it, or use the mpirun of that library"};
+  }
+  if (status.ok()) {
+    ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+    return {};
+  }
+  ::dlclose(library);
+  return {Code::kSystem, option + " cannot serve: " + status.message()};
+}
+
+Status MpiLibrary::Load(const LaunchInfo& launch) {
+  std::vector<bool> kinds = Kinds(launch);
+  // One that is loaded already (by mpi4py, say) must be the one that is used.
+  for (bool open_mpi : kinds) {
+    if (void* loaded = Loaded(open_mpi)) return Resolve(loaded);
+  }
+  bool first = kinds[0];
+  if (kinds.size() == 1 && Loaded(!first) != nullptr) {
+    return {Code::kSystem, "this process was " + LaunchedBy(launch) +
+                               " but has loaded another MPI (" + SonameOf(!first) +
+                               ", by mpi4py perhaps); launch it with the mpirun of that MPI"};
+  }
+  std::string tried;
+  for (bool open_mpi : kinds) {
+    for (const std::string& path : Candidates(open_mpi)) {
+      // Global, because Open MPI's plugins look their symbols up in the process.
+      void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+      if (library != nullptr) {
+        name_ = path;
+        return Resolve(library);
+      }
+      const char* why = ::dlerror();
+      tried += std::string(" [") + (why ? why : path.c_str()) + "]";
+    }
+  }
+  return {Code::kSystem, LaunchedBy(launch) + ", but its library " + SonameOf(first) +
+                             " cannot be opened:" + tried +
+                             "; install it where the loader finds it, or set SMDDP_MPI_LIBRARY to "
+                             "its path" +
+                             (launch.by_mpirun() ? "" : "; or else " + LaunchRemedy())};
+}
+
+Status MpiLibrary::Resolve(void* library) {
+  open_mpi_ = ::dlsym(library, "ompi_mpi_comm_world") != nullptr;
+  std::string missing;
+  auto find = [&](const char* symbol, auto* function) {
+    void* address = ::dlsym(library, symbol);
+    if (address == nullptr) missing += std::string(" ") + symbol;
+    std::memcpy(function, &address, sizeof address);
+  };
+  find("MPI_Initialized", &initialized_);
+  find("MPI_Finalized", &finalized_);
+  find("MPI_Init_thread", &init_thread_);
+  find("MPI_Query_thread", &query_thread_);
+  find("MPI_Finalize", &finalize_);
+  find("MPI_Allgather", &allgather_);
+  find("MPI_Comm_split", &comm_split_);
+  find("MPI_Comm_free", &comm_free_);
+  find("MPI_Comm_set_errhandler", &set_errhandler_);
+  find("MPI_Error_string", &error_string_);
+  find("MPI_Get_library_version", &library_version_);
+  find("MPI_Iallgather", &iallgather);
+  find("MPI_Iallgatherv", &iallgatherv);
+  find("MPI_Ialltoall", &ialltoall);
+  find("MPI_Ialltoallv", &ialltoallv);
+  find("MPI_Ibcast", &ibcast);
+  find("MPI_Test", &test);
+  find("MPI_Isend", &isend);
+  find("MPI_Iprobe", &iprobe);
+  find("MPI_Recv", &recv);
+  find("MPI_Comm_rank", &comm_rank);
+  find("MPI_Comm_size", &comm_size);
+  if (open_mpi_) {
+    find("ompi_mpi_comm_world", &world_);
+    find("ompi_mpi_byte", &byte_);
+    find("ompi_mpi_errors_return", &errors_return_);
+  } else {
+    world_ = kMpichCommWorld;
+    byte_ = kMpichByte;
+    errors_return_ = kMpichErrorsReturn;
+  }
+  if (missing.empty()) return {};
+  return {Code::kSystem, "the MPI library " + name_ + " lacks" + missing +
+                             "; Open MPI 4 or 5, or MPICH 3.3 or later is needed"};
+}
+
+Status MpiLibrary::Initialize(const LaunchInfo& launch) {
+  int flag = 0;
+  finalized_(&flag);
+  if (flag) {
+    return {Code::kSystem,
+            "MPI was finalized already, by shutdown() perhaps, and MPI can begin only once in a "
+            "process; call init() once and shutdown() at the end"};
+  }
+  initialized_(&flag);
+  if (!flag) {
+    int provided = 0;
+    QuickStart quick_start(launch);
+    int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
+    if (error != 0) {
+      return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +
+                                 std::to_string(error) + "; this process was " +
+                                 LaunchedBy(launch) + ": does the library (" + name_ +
+                                 ") belong to that launcher?"};
+    }
+    we_began_mpi = true;
+  }
+  query_thread_(&thread_level_);
+  set_errhandler_(world_, errors_return_);
+  comm_rank(world_, &rank_);
+  comm_size(world_, &size_);
+  char version[8192] = "";
+  int length = 0;
+  library_version_(version, &length);
+  name_ = std::string(version).substr(0, std::string(version).find_first_of(",\n"));
+  return CheckSize(launch);
+}
+
+// MPI knows best how many ranks there are, unless it began alone in one of several processes.
+Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
+  if (size_ == launch.size) return {};
+  if (launch.by_mpirun()) {
+    if (launch.size == 0) return {};
+    return {Code::kSystem, "mpirun started " + std::to_string(launch.size) +
+                               " ranks but the MPI library (" + name_ + ") sees " +
+                               std::to_string(size_) +
+                               ": they belong to different installations; use the mpirun of that "
+                               "library, or set SMDDP_MPI_LIBRARY to the library of this mpirun"};
+  }
+  if (size_ > 1 || (launch.size == 0 && launch.rank == 0)) return {};
+  std::string of = launch.size > 1 ? " of " + std::to_string(launch.size) : "";
+  return {Code::kSystem, "this process is rank " + std::to_string(launch.rank) + of + " (" +
+                             launch.seen + "), but the MPI library (" + name_ +
+                             ") sees no other rank: it cannot talk to this launcher, and would "
+                             "train by itself; " +
+                             LaunchRemedy()};
+}
+
+void MpiLibrary::Finalize(const std::function<bool()>& stop) {
+  int flag = 0;
+  if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
+  // A rank that failed does not come. MPI itself could not be stopped.
+  std::string purposes;
+  if (all_began_ && !Meet(kToEnd, stop, &purposes)) return;
+  int error = finalize_();
+  if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
+}
+
+Status MpiLibrary::CheckError(int error, const char* what) const {
+  if (error == 0) return {};
+  char text[kMaxErrorString] = "";
+  int length = 0;
+  error_string_(error, text, &length);
+  return {Code::kSystem, std::string(what) + " failed: " + text};
+}
+
+Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
+  return CheckError(allgather_(send, bytes, byte_, recv, bytes, byte_, world_), "MPI_Allgather");
+}
+
+MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
+  std::string purposes;
+  if (!Meet(we_began_mpi ? kBegan : kFoundBegun, stop, &purposes)) return Met::kStopped;
+  all_began_ = purposes.find(kFoundBegun) == std::string::npos;
+  return purposes.find(kToEnd) == std::string::npos ? Met::kAll : Met::kEnding;
+}
+
+// False: stopped, or MPI failed.
+bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
+                      std::string* purposes) const {
+  // MPI may still write here when we have stopped.
+  auto* all = new std::string(size_ + 1, purpose);
+  MpiHandle request = 0;
+  alignas(8) char status[64];
+  int flag = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    int error = iallgather(&all->back(), 1, byte_, &all->front(), 1, byte_, world_, &request);
+    if (error != 0) return false;
+  }
+  for (unsigned nap = 0;; nap = std::min(nap + 1, kLongestNap)) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (test(&request, &flag, status) != 0) return false;
+    }
+    if (flag) break;
+    if (stop()) return false;
+    ::usleep(nap);
+  }
+  *purposes = all->substr(0, size_);
+  delete all;
+  return true;
+}
+
+Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {
+  *comm = 0;
+  // The other ranks come here next, whatever their other threads do, so the lock is not held long.
+  std::lock_guard<std::mutex> lock(mutex_);
+  Status status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
+  if (status.ok() && color != kNoColor) set_errhandler_(*comm, errors_return_);
+  return status;
+}
+
+void MpiLibrary::Free(MpiHandle comm) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  Status status = CheckError(comm_free_(&comm), "MPI_Comm_free");
+  if (!status.ok()) LogWarning(status.message());
+}
+
+Status MpiLibrary::Restrict(int color, int key) {
+  MpiHandle comm = 0;
+  Status status = Split(color, key, &comm);
+  if (!status.ok()) return status;
+  world_ = comm;
+  comm_rank(world_, &rank_);
+  comm_size(world_, &size_);
+  return {};
+}
+
+}  // namespace smddp

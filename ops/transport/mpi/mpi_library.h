@@ -1,0 +1,104 @@
+// The MPI that launched this process, opened at run time: one binary serves Open MPI and MPICH.
+//
+// Only functions whose C signatures agree in both are used. Handles differ (Open MPI: addresses of
+// objects; MPICH: integers), but both fit a register, so they are passed as uintptr_t; predefined
+// handles come from symbols (Open MPI) or are MPICH's published ABI constants.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string>
+
+#include "core/status.h"
+#include "transport/bootstrap/launch.h"
+
+namespace smddp {
+
+using MpiHandle = uintptr_t;
+
+class MpiLibrary {
+ public:
+  // Opens the library, initialises MPI unless somebody did (mpi4py), and checks that it belongs to
+  // the launcher. Each failure is one sentence with its remedy. A forced path that cannot serve is
+  // told in *problem, and another library is opened, by which the other ranks can be told.
+  static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi,
+                     std::string* problem);
+  // Somebody (mpi4py) has begun MPI in this process.
+  static bool IsRunning();
+
+  // Ends MPI if this library began it. MPI waits for all ranks then; so does this, until `stop`.
+  void Finalize(const std::function<bool()>& stop);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const std::string& name() const { return name_; }
+  bool multiple_threads() const { return thread_level_ >= 2; }  // SERIALIZED: we lock
+
+  // Blocking; for start-up. recv holds size() blocks.
+  Status Allgather(const void* send, int bytes, void* recv) const;
+  // Waits until all ranks are here, at start-up too, or until `stop`; then it cannot be called
+  // again.
+  enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
+  Met MeetToBegin(const std::function<bool()>& stop);
+  // Collective over all ranks; a rank with kNoColor gets no communicator.
+  static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
+  Status Split(int color, int key, MpiHandle* comm) const;
+  void Free(MpiHandle comm) const;
+  // From now on all ranks are those that gave the same color, in the order of their keys.
+  Status Restrict(int color, int key);
+  Status CheckError(int error, const char* what) const;
+
+  MpiHandle byte_type() const { return byte_; }
+  const void* in_place() const { return reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0}); }
+  // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
+  std::mutex& mutex() const { return mutex_; }
+
+  // Non-blocking collectives of MPI-3, called by MpiGroup.
+  int (*iallgather)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
+  int (*iallgatherv)(const void*, int, MpiHandle, void*, const int*, const int*, MpiHandle,
+                     MpiHandle, MpiHandle*);
+  int (*ialltoall)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
+  int (*ialltoallv)(const void*, const int*, const int*, MpiHandle, void*, const int*, const int*,
+                    MpiHandle, MpiHandle, MpiHandle*);
+  int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);
+  int (*test)(MpiHandle*, int*, void*);
+  // Called by the alarm.
+  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, MpiHandle*);
+  int (*iprobe)(int, int, MpiHandle, int*, void*);
+  int (*recv)(void*, int, MpiHandle, int, int, MpiHandle, void*);
+  int (*comm_rank)(MpiHandle, int*);
+  int (*comm_size)(MpiHandle, int*);
+
+ private:
+  Status Load(const LaunchInfo& launch);
+  Status LoadForced(const LaunchInfo& launch, const std::string& path);
+  Status Resolve(void* library);
+  Status Initialize(const LaunchInfo& launch);
+  bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
+  Status CheckSize(const LaunchInfo& launch) const;
+
+  int (*initialized_)(int*);
+  int (*finalized_)(int*);
+  int (*init_thread_)(int*, char***, int, int*);
+  int (*query_thread_)(int*);
+  int (*finalize_)();
+  int (*allgather_)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle);
+  int (*comm_split_)(MpiHandle, int, int, MpiHandle*);
+  int (*comm_free_)(MpiHandle*);
+  int (*set_errhandler_)(MpiHandle, MpiHandle);
+  int (*error_string_)(int, char*, int*);
+  int (*library_version_)(char*, int*);
+
+  static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
+  bool open_mpi_ = false;
+  bool all_began_ = false;  // MPI was begun by this library on all ranks
+  int thread_level_ = 0;
+  int rank_ = 0, size_ = 1;
+  MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;
+  std::string name_;
+  mutable std::mutex mutex_;
+};
+
+}  // namespace smddp

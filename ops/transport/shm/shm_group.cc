@@ -1,0 +1,216 @@
+#include "transport/shm/shm_group.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <climits>
+#include <cstring>
+
+namespace smddp {
+
+struct alignas(64) ShmGroup::GroupHeader {
+  std::atomic<int> failure_claimed;
+  std::atomic<int> failure_code;  // set after the text
+  char failure_text[kFailureBytes];
+  std::atomic<uint64_t> join_tickets;
+  // Set before the ticket that completes a round is counted.
+  std::atomic<int> last_joined;
+  std::atomic<uint64_t> last_joined_micros;
+  std::atomic<int> join_last;  // set before join_ended
+  std::atomic<uint64_t> join_ended;
+  std::atomic<int> join_lock;
+};
+
+namespace {
+
+constexpr size_t kPage = 4096;
+
+size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+size_t CellsOffset() { return 2 * kPage; }  // the group header comes first
+
+size_t SlotsOffset(int local_size) {
+  return CellsOffset() + RoundUp(sizeof(RankCell) * local_size, kPage);
+}
+
+size_t SlotBytes(size_t chunk_bytes) { return RoundUp(chunk_bytes + sizeof(SlotHeader), kPage); }
+
+long Futex(std::atomic<uint32_t>* word, int operation, uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, reinterpret_cast<uint32_t*>(word), operation, value, timeout, nullptr,
+                   0);
+}
+
+}  // namespace
+
+size_t ShmGroup::BytesNeeded(int local_size, size_t chunk_bytes) {
+  return SlotsOffset(local_size) + SlotBytes(chunk_bytes) * kSlots * kChannels * local_size;
+}
+
+std::string ShmGroup::Layout() {
+  std::string text;
+  for (size_t size :
+       {sizeof(GroupHeader), sizeof(RankCell), sizeof(ChannelCell), sizeof(SlotHeader),
+        sizeof(pthread_mutex_t), size_t{kChannels}, size_t{kSlots}}) {
+    text += (text.empty() ? "" : " ") + std::to_string(size);
+  }
+  return text;
+}
+
+ShmGroup::ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_bytes)
+    : memory_(static_cast<char*>(memory)),
+      rank_(local_rank),
+      size_(local_size),
+      chunk_bytes_(chunk_bytes),
+      slot_bytes_(SlotBytes(chunk_bytes)),
+      header_(reinterpret_cast<GroupHeader*>(memory_)),
+      cells_(reinterpret_cast<RankCell*>(memory_ + CellsOffset())),
+      slots_(memory_ + SlotsOffset(local_size)) {
+  static_assert(sizeof(GroupHeader) <= kPage * 2, "the header has its pages");
+}
+
+SlotHeader& ShmGroup::header(int r, int channel, uint64_t chunk) const {
+  size_t index = (static_cast<size_t>(r) * kChannels + channel) * kSlots + chunk % kSlots;
+  return *reinterpret_cast<SlotHeader*>(slots_ + index * slot_bytes_);
+}
+
+char* ShmGroup::slot(int r, int channel, uint64_t chunk) const {
+  return reinterpret_cast<char*>(&header(r, channel, chunk)) + sizeof(SlotHeader);
+}
+
+void ShmGroup::MarkAlive(int job_rank) {
+  RankCell& self = cells_[rank_];
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&self.alive, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  pthread_mutex_lock(&self.alive);
+  self.pid = static_cast<int>(::getpid());
+  self.job_rank = job_rank;
+  self.state.store(static_cast<int>(PeerState::kAlive), std::memory_order_release);
+}
+
+void ShmGroup::Leave() {
+  RankCell& self = cells_[rank_];
+  self.state.store(static_cast<int>(PeerState::kLeft), std::memory_order_release);
+  pthread_mutex_unlock(&self.alive);
+  RingPeers();
+}
+
+PeerState ShmGroup::Peer(int r) const {
+  RankCell& peer = cells_[r];
+  auto state = static_cast<PeerState>(peer.state.load(std::memory_order_acquire));
+  if (state != PeerState::kAlive) return state;
+  int error = pthread_mutex_trylock(&peer.alive);
+  if (error == EBUSY) return PeerState::kAlive;
+  if (error == EOWNERDEAD) {
+    // We own the mutex now and keep it: the state says the rest to everybody else.
+    peer.state.store(static_cast<int>(PeerState::kDead), std::memory_order_release);
+    return PeerState::kDead;
+  }
+  if (error == 0) pthread_mutex_unlock(&peer.alive);
+  return static_cast<PeerState>(peer.state.load(std::memory_order_acquire));
+}
+
+void ShmGroup::Ring(int r) const {
+  RankCell& peer = cells_[r];
+  if (peer.sleepers.load(std::memory_order_relaxed) == 0) return;
+  peer.doorbell.fetch_add(1, std::memory_order_release);
+  Futex(&peer.doorbell, FUTEX_WAKE, INT_MAX, nullptr);
+}
+
+void ShmGroup::RingPeers() const {
+  // Pairs with the increment in PrepareSleep: either we see the sleeper or it sees our counter.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) Ring(r);
+  }
+}
+
+void ShmGroup::RingSelf() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in RingPeers
+  Ring(rank_);
+}
+
+uint32_t ShmGroup::PrepareSleep() const {
+  RankCell& self = cells_[rank_];
+  uint32_t ticket = self.doorbell.load(std::memory_order_acquire);
+  self.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  return ticket;
+}
+
+void ShmGroup::Sleep(uint32_t ticket, int timeout_ms) const {
+  timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000000L};
+  // Woken, interrupted, rung before we slept, or timed out: the caller looks again in every case.
+  Futex(&cells_[rank_].doorbell, FUTEX_WAIT, ticket, &timeout);
+  CancelSleep();
+}
+
+void ShmGroup::CancelSleep() const {
+  cells_[rank_].sleepers.fetch_sub(1, std::memory_order_relaxed);
+}
+
+uint64_t ShmGroup::TakeJoinTicket(int job_rank) const {
+  // The lock keeps the name and the count together. Its holder may die: then the job fails anyway,
+  // and nobody may wait here for ever.
+  for (int tries = 0; header_->join_lock.exchange(1) != 0 && tries < 1000; ++tries) ::usleep(1000);
+  uint64_t ticket = header_->join_tickets.load(), size = static_cast<uint64_t>(size_);
+  if ((ticket + 1) % size == 0) {
+    timespec now;
+    ::clock_gettime(CLOCK_REALTIME, &now);
+    header_->last_joined_micros = static_cast<uint64_t>(now.tv_sec) * 1000000 + now.tv_nsec / 1000;
+    header_->last_joined.store(job_rank);
+  }
+  cells_[rank_].joins.fetch_add(1);
+  header_->join_tickets.store(ticket + 1, std::memory_order_release);
+  header_->join_lock.store(0);
+  RingPeers();
+  return (ticket / size + 1) * size;
+}
+
+bool ShmGroup::HasJoined(int r) const {
+  return cells_[r].joins.load(std::memory_order_acquire) >
+         JoinTickets() / static_cast<uint64_t>(size_);
+}
+
+uint64_t ShmGroup::JoinTickets() const {
+  return header_->join_tickets.load(std::memory_order_acquire);
+}
+
+int ShmGroup::LastJoined(uint64_t* micros) const {
+  *micros = header_->last_joined_micros.load();
+  return header_->last_joined.load();
+}
+
+void ShmGroup::EndJoin(uint64_t tickets, int last) const {
+  header_->join_last.store(last);
+  header_->join_ended.store(tickets, std::memory_order_release);
+  RingPeers();
+}
+
+bool ShmGroup::JoinEnded(uint64_t tickets, int* last) const {
+  if (header_->join_ended.load(std::memory_order_acquire) < tickets) return false;
+  *last = header_->join_last.load();
+  return true;
+}
+
+bool ShmGroup::PostFailure(int code, const std::string& text) const {
+  if (header_->failure_claimed.exchange(1) != 0) return false;
+  std::strncpy(header_->failure_text, text.c_str(), kFailureBytes - 1);
+  header_->failure_code.store(code, std::memory_order_release);
+  RingPeers();
+  return true;
+}
+
+int ShmGroup::Failure(std::string* text) const {
+  int code = header_->failure_code.load(std::memory_order_acquire);
+  if (code != 0 && text != nullptr) *text = header_->failure_text;
+  return code;
+}
+
+}  // namespace smddp

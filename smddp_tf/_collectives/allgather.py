@@ -1,0 +1,62 @@
+"""Allgather: the ranks' tensors, joined along their first dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smddp_tf._collectives.checks import MOVABLE, check_dtype
+from smddp_tf._graph import ops, order
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._types import TensorLike
+
+tf = tensorflow()
+
+
+def allgather(
+    tensor: TensorLike,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+):
+    """Joins the ranks' tensors along their first dimension, in rank order.
+
+    Args:
+      tensor: any shape; all dimensions but the first are equal on all ranks. A scalar counts as
+        one row. bool, int16 and uint16 are taken besides allreduce's dtypes.
+      name: for messages; must be the same on all ranks.
+      ignore_name_scope: accepted for old scripts.
+      process_set: the ranks that take part; this rank must be one of them.
+
+    Returns:
+      A tensor whose first dimension is the sum of the ranks'.
+
+    Raises:
+      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+    """
+    del ignore_name_scope
+    check_process_set(process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    check_dtype(tensor, MOVABLE, "allgather")
+    if process_set.size() == 1:
+        return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
+    return ops.allgather(tensor, name or order.site_name("allgather"), process_set.process_set_id)
+
+
+def grouped_allgather(
+    tensors: Sequence[TensorLike],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+):
+    """Joins each tensor of a list along its first dimension; see allgather().
+
+    Returns:
+      A list of tensors, in the order of the input.
+    """
+    del ignore_name_scope
+    name = name or order.site_name("grouped_allgather")
+    return [
+        allgather(tensor, f"{name}.{i}", process_set=process_set)
+        for i, tensor in enumerate(tensors)
+    ]

@@ -1,0 +1,144 @@
+"""Allreduce: a tensor, or a list of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, resolve_op
+from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine, reduce_dense
+from smddp_tf._collectives.scaling import factor, scaled
+from smddp_tf._collectives.slices import allreduce_slices
+from smddp_tf._compression import Compression
+from smddp_tf._graph import order
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import ReduceOp
+from smddp_tf._types import Compressor, TensorLike
+
+tf = tensorflow()
+
+
+def allreduce(
+    tensor: TensorLike,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+):
+    """Reduces a tensor over all ranks; every rank gets the result.
+
+    Args:
+      tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
+        float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
+        rows may differ. (Inside jit_compile=True the result has all ranks' rows, of which each
+        must have as many, or every row of the table where that is smaller.)
+      average: old name: True is op=Average, False is op=Sum.
+      device_dense: accepted for old scripts; the collective runs on the CPU.
+      device_sparse: as device_dense.
+      compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
+      op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
+        float32; averages of integers are truncated towards zero.
+      prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
+      postscale_factor: multiplies the result, likewise.
+      name: for messages; must be the same on all ranks.
+      process_set: the ranks that take part; this rank must be one of them.
+      ignore_name_scope: accepted for old scripts.
+
+    Returns:
+      A tensor of the input's shape and dtype, bitwise the same on every rank.
+
+    Raises:
+      ValueError: before init(), arguments contradict each other, or this rank is not in the set.
+      TypeError: a dtype that cannot be reduced.
+      tf.errors.FailedPreconditionError: the ranks do not agree.
+      tf.errors.UnknownError: a rank died.
+      tf.errors.DeadlineExceededError: a rank did not come in SMDDP_TIMEOUT_SECONDS.
+    """
+    del device_dense, device_sparse, ignore_name_scope
+    check_process_set(process_set)
+    op = resolve_op(average, op)
+    given_name, name = name, name or order.site_name("allreduce")
+    if isinstance(tensor, tf.IndexedSlices):
+        if prescale_factor != 1.0 or postscale_factor != 1.0:
+            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
+        return allreduce_slices(tensor, op, name, process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    check_dtype(tensor, REDUCIBLE, "allreduce")
+    if bypasses_plan(op, compression):
+        result = scaled(tensor, factor(prescale_factor))
+        if process_set.size() > 1:
+            result = gather_and_combine(result, op, compression, name, given_name, process_set)
+        return scaled(result, factor(postscale_factor))
+    packed, context = compression.compress(tensor)
+    scales = factor(prescale_factor), factor(postscale_factor)
+    result = reduce_dense([packed], op, *scales, name, process_set)[0]
+    return compression.decompress(result, context)
+
+
+def grouped_allreduce(
+    tensors: Sequence[TensorLike],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+):
+    """Reduces a list of tensors together: one op for each dtype among them.
+
+    Args and errors are those of allreduce(); tensors is a list (or tuple) and may be empty, and
+    tf.IndexedSlices may be among them.
+
+    Returns:
+      A list of tensors, in the order of the input.
+    """
+    del device_dense, device_sparse, ignore_name_scope
+    check_process_set(process_set)
+    op = resolve_op(average, op)
+    given_name, name = name, name or order.site_name("grouped_allreduce")
+    tensors = list(tensors)
+    if bypasses_plan(op, compression):
+        return [
+            allreduce(
+                tensor,
+                op=op,
+                compression=compression,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                name=f"{given_name}.{i}" if given_name else None,
+                process_set=process_set,
+            )
+            for i, tensor in enumerate(tensors)
+        ]
+    results: list = [None] * len(tensors)
+    dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
+    for i in sorted(set(range(len(tensors))) - set(dense)):
+        if prescale_factor != 1.0 or postscale_factor != 1.0:
+            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
+        results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", process_set)
+    packed = []
+    for i in dense:
+        tensor = tf.convert_to_tensor(tensors[i])
+        check_dtype(tensor, REDUCIBLE, "allreduce")
+        packed.append(compression.compress(tensor))
+    reduced = reduce_dense(
+        [tensor for tensor, _ in packed],
+        op,
+        factor(prescale_factor),
+        factor(postscale_factor),
+        name,
+        process_set,
+    )
+    for i, result, (_, context) in zip(dense, reduced, packed, strict=True):
+        results[i] = compression.decompress(result, context)
+    return results

@@ -1,0 +1,14 @@
+"""Barrier: all ranks wait for each other."""
+
+from __future__ import annotations
+
+from smddp_tf._graph import ops, order
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+
+
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None):
+    """Returns when every rank of the set has called it."""
+    number = check_process_set(process_set)
+    if process_set.size() == 1:
+        return None
+    return ops.barrier(name or order.site_name("barrier"), number)

@@ -1,0 +1,45 @@
+"""Broadcast: the root's tensor on every rank."""
+
+from __future__ import annotations
+
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root
+from smddp_tf._graph import ops, order
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._types import TensorLike
+
+tf = tensorflow()
+
+
+def broadcast(
+    tensor: TensorLike,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+):
+    """Gives every rank the root's tensor.
+
+    Args:
+      tensor: of the same shape and dtype on all ranks; dtypes as allgather().
+      root_rank: the rank whose value all get: its number in the job, not in the set.
+      name: for messages; must be the same on all ranks.
+      ignore_name_scope: accepted for old scripts.
+      process_set: the ranks that take part; this rank must be one of them.
+
+    Returns:
+      A tensor of the input's shape and dtype.
+
+    Raises:
+      ValueError: root_rank is not in the set.
+      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+    """
+    del ignore_name_scope
+    check_process_set(process_set)
+    root_rank = check_root(root_rank, process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    check_dtype(tensor, MOVABLE, "broadcast")
+    if process_set.size() == 1:
+        return tf.identity(tensor)
+    name = name or order.site_name("broadcast")
+    return ops.broadcast([tensor], root_rank, name, process_set.process_set_id)[0]

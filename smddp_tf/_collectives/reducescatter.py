@@ -1,0 +1,126 @@
+"""Reducescatter: each rank gets some rows of the reduced tensor."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, resolve_op
+from smddp_tf._collectives.reduction import bypasses_plan
+from smddp_tf._collectives.scaling import factor, scale_apart
+from smddp_tf._compression import Compression
+from smddp_tf._graph import ops, order
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Average, ReduceOp
+from smddp_tf._types import Compressor, TensorLike
+
+tf = tensorflow()
+
+
+def grouped_reducescatter(
+    tensors: Sequence[TensorLike],
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+):
+    """Reduces a list of tensors together: one op for each dtype among them.
+
+    Args and errors are those of reducescatter(); tensors is a list (or tuple) and may be empty.
+
+    Returns:
+      A list of tensors, in the order of the input.
+    """
+    del device_dense, device_sparse
+    set_id = check_process_set(process_set)
+    op = resolve_op(None, op)
+    if bypasses_plan(op, compression):
+        raise ValueError(
+            "reducescatter takes op=Average, Sum, Min, Max or Product, and "
+            "Compression.none, .fp16 or .bf16"
+        )
+    name = name or order.site_name("grouped_reducescatter")
+    tensors = [_check_scatter(tensor) for tensor in tensors]
+    packed = [compression.compress(tensor) for tensor in tensors]
+    by_dtype: dict = {}
+    for i, (tensor, _) in enumerate(packed):
+        by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
+    results: list = [None] * len(tensors)
+
+    def reduce(group, op, prescale, postscale):
+        return ops.reducescatter(group, op, prescale, postscale, name, set_id)
+
+    for indices in by_dtype.values():
+        outputs = scale_apart(
+            reduce,
+            [packed[i][0] for i in indices],
+            op,
+            factor(prescale_factor),
+            factor(postscale_factor),
+            process_set.size(),
+        )
+        for i, output in zip(indices, outputs, strict=True):
+            results[i] = compression.decompress(output, packed[i][1])
+    return results
+
+
+def _check_scatter(tensor):
+    if isinstance(tensor, tf.IndexedSlices):
+        raise NotImplementedError("reducescatter takes dense tensors; use allreduce for slices")
+    if isinstance(tensor, numbers.Number):
+        tensor = tf.constant(tensor)
+    tensor = tf.convert_to_tensor(tensor)
+    check_dtype(tensor, REDUCIBLE, "reducescatter")
+    if tensor.shape.rank == 0:
+        raise ValueError("reducescatter got a scalar; it takes tensors of at least one dimension")
+    return tensor
+
+
+def reducescatter(
+    tensor: TensorLike,
+    device_dense: str = "",
+    compression: Compressor = Compression.none,
+    op: ReduceOp | int | None = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+):
+    """Reduces a tensor over all ranks; every rank gets some of the result's rows.
+
+    Args:
+      tensor: of at least one dimension, of the same shape on all ranks; dtypes as allreduce().
+      device_dense: accepted for old scripts; the collective runs on the CPU.
+      compression: as allreduce().
+      op: Average (the default), Sum, Min, Max or Product.
+      name: for messages; must be the same on all ranks.
+      process_set: the ranks that take part.
+      ignore_name_scope: accepted for old scripts.
+      prescale_factor: multiplies the input, with Average and Sum.
+      postscale_factor: multiplies the result.
+
+    Returns:
+      This rank's rows: first dimension // size of them, and one more on the first
+      (first dimension % size) ranks.
+
+    Raises:
+      ValueError: before init(), a scalar, or this rank is not in the set.
+      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+    """
+    del ignore_name_scope
+    return grouped_reducescatter(
+        [tensor],
+        device_dense,
+        compression=compression,
+        op=op,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        name=name or order.site_name("reducescatter"),
+    )[0]

@@ -1,0 +1,86 @@
+"""How tensors of several dtypes, Adasum and gathering compressors become operations."""
+
+from __future__ import annotations
+
+from smddp_tf._collectives.scaling import scale_apart, scaled
+from smddp_tf._compression import check_compressor
+from smddp_tf._compression.adasum import adasum
+from smddp_tf._graph import ops
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.reduce_op import Adasum, Average, Sum
+
+tf = tensorflow()
+
+
+def _gatherer(name: str, process_set):
+    """A function that stacks a tensor of all ranks of the set along a new first dimension."""
+    calls = iter(range(1 << 30))
+
+    def gather(tensor):
+        gathered = ops.allgather(
+            tensor[tf.newaxis], f"{name}.{next(calls)}", process_set.process_set_id
+        )
+        gathered.set_shape([process_set.size(), *tensor.shape.as_list()])
+        return gathered
+
+    return gather
+
+
+def gather_and_combine(tensor, op: int, compression, name: str, key, process_set):
+    """Reduces one tensor with Adasum, or with a compressor that does the whole reduction.
+
+    Raises:
+      ValueError: that compressor was given with another op than Average and Sum, or a tensor whose
+        shape is not known.
+      TypeError: Adasum of integers.
+    """
+    gather = _gatherer(name, process_set)
+    if hasattr(compression, "reduce"):
+        if op not in (Average, Sum):
+            raise ValueError(f"this compression takes op=Average or Sum, not {op}")
+        if not tensor.dtype.is_floating:
+            return reduce_dense([tensor], op, 1.0, 1.0, name, process_set)[0]
+        if not tensor.shape.is_fully_defined():
+            raise ValueError(
+                f"this compression needs a shape that is known when the function is traced, not "
+                f"{tensor.shape}; use Compression.none, .fp16 or .bf16"
+            )
+        return compression.reduce(tensor, op == Average, key, gather)
+    if not tensor.dtype.is_floating:
+        raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")
+    first = process_set.ranks[0]
+
+    def agree(products):
+        number = process_set.process_set_id
+        return ops.broadcast([products], first, f"{name}.products", number)[0]
+
+    packed, context = compression.compress(tensor)
+    return compression.decompress(adasum(gather(packed), agree), context)
+
+
+def bypasses_plan(op: int, compression) -> bool:
+    """Whether gather_and_combine() is for this. ValueError: compression is no compressor."""
+    check_compressor(compression)
+    return op == Adasum or hasattr(compression, "reduce")
+
+
+def reduce_dense(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set
+) -> list:
+    """Reduces tensors of any dtypes, one op for each dtype."""
+    if process_set.size() == 1:
+        return [scaled(scaled(tensor, prescale), postscale) for tensor in tensors]
+
+    def reduce(group, op, prescale, postscale):
+        return ops.allreduce(group, op, prescale, postscale, name, process_set.process_set_id)
+
+    results: list = [None] * len(tensors)
+    by_dtype: dict = {}
+    for i, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
+    for indices in by_dtype.values():
+        group = [tensors[i] for i in indices]
+        reduced = scale_apart(reduce, group, op, prescale, postscale, process_set.size())
+        for i, result in zip(indices, reduced, strict=True):
+            results[i] = result
+    return results

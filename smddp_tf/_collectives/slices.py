@@ -1,0 +1,66 @@
+"""Allreduce of tf.IndexedSlices."""
+
+from __future__ import annotations
+
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
+from smddp_tf._collectives.reduction import reduce_dense
+from smddp_tf._graph import ops, xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.reduce_op import Average, Sum
+
+tf = tensorflow()
+
+
+def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
+    """Whether XLA gathers the rows of these slices; else it reduces the whole table they are of.
+
+    Args:
+      slices: tf.IndexedSlices.
+      ranks: how many ranks gather.
+      table_rows: of the variable, if that is known otherwise than from the slices.
+    """
+    rows = slices.values.shape[0]
+    if table_rows is None and slices.dense_shape is not None:
+        shape = tf.get_static_value(slices.dense_shape)
+        table_rows = None if shape is None else int(shape[0])
+    return rows is not None and (table_rows is None or ranks * rows < table_rows)
+
+
+def _allreduce_table(slices, op: int, name: str, process_set):
+    """The sum of sparse values as slices that have every row of the table."""
+    if slices.dense_shape is None:
+        xla.refuse(
+            "allreduce of tf.IndexedSlices whose number of rows is not known, and that have no "
+            "dense_shape,"
+        )
+    table = tf.convert_to_tensor(slices)
+    reduced = reduce_dense([table], op, 1.0, 1.0, name, process_set)[0]
+    indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
+    return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+
+
+def allreduce_slices(slices, op: int, name: str, process_set):
+    """Reduces sparse values by gathering rows and indices of the set's ranks.
+
+    Raises:
+      NotImplementedError: op is neither Sum nor Average.
+    """
+    if op not in (Average, Sum):
+        raise NotImplementedError(
+            f"tf.IndexedSlices cannot be reduced with op={op}; use Sum or Average, "
+            "or densify with tf.convert_to_tensor"
+        )
+    if process_set.size() == 1:
+        return slices
+    check_dtype(slices.values, REDUCIBLE, "allreduce")
+    in_jit = xla.inside_jit()
+    if in_jit and not gathers_in_jit(slices, process_set.size()):
+        return _allreduce_table(slices, op, name, process_set)
+    number = process_set.process_set_id
+    # The message of a mismatch shows the name.
+    name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
+    values = ops.allgather(slices.values, name + ".values", number)
+    indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
+    if op == Average:
+        values = values / tf.cast(process_set.size(), values.dtype)
+    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -1,0 +1,52 @@
+"""What happens to a gradient before it is sent, and is undone after.
+
+A compressor is a class or an object with compress(tensor) -> (tensor, context) and
+decompress(tensor, context); what compress returns is reduced as it is. One whose compressed form
+cannot be summed has reduce(tensor, average, key, gather) instead, which does the whole reduction.
+"""
+
+from smddp_tf._compression.casts import BF16Compressor, FP16Compressor
+from smddp_tf._compression.int8 import Int8Compressor
+from smddp_tf._compression.topk import TopKCompressor
+
+
+class NoneCompressor:
+    """Sends gradients as they are."""
+
+    name = "none"
+
+    @staticmethod
+    def compress(tensor):
+        """Returns (tensor, context)."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, context):
+        """Returns the tensor as it was before compress."""
+        del context
+        return tensor
+
+
+def check_compressor(compression) -> None:
+    """Raises ValueError unless it has what a compressor needs."""
+    if compression is TopKCompressor:
+        raise ValueError(
+            "Compression.topk wants the part of the elements that is sent: Compression.topk(0.01)"
+        )
+    pair = hasattr(compression, "compress") and hasattr(compression, "decompress")
+    if not pair and not hasattr(compression, "reduce"):
+        raise ValueError(
+            f"compression={compression!r} is no compressor; give Compression.none, .fp16, .bf16, "
+            ".int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
+            "context)"
+        )
+
+
+class Compression:
+    """The compressors; any class or object with the same methods works as well."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor
+    int8 = Int8Compressor
+    topk = TopKCompressor  # of a ratio: Compression.topk(0.01)

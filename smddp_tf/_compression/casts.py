@@ -1,0 +1,41 @@
+"""Compression to 16-bit floats."""
+
+from smddp_tf._graph.framework import tensorflow
+
+
+class _CastCompressor:
+    """Sends floating-point gradients of 32 or 64 bits as 16 bits; others as they are."""
+
+    name = ""
+
+    @classmethod
+    def compress(cls, tensor):
+        """Returns (16-bit tensor, dtype to restore)."""
+        tf = tensorflow()
+        if tensor.dtype in (tf.float32, tf.float64):
+            return tf.cast(tensor, cls.name), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, context):
+        """Returns the tensor in the dtype that compress was given."""
+        return tensor if context is None else tensorflow().cast(tensor, context)
+
+
+class FP16Compressor(_CastCompressor):
+    """Half precision: 11 bits of mantissa, up to 65504. Sums are made in float32.
+
+    Error of an element: at most 2^-11 of each rank's value, and 2^-11 of the result; values beyond
+    65504 become inf.
+    """
+
+    name = "float16"
+
+
+class BF16Compressor(_CastCompressor):
+    """bfloat16: 8 bits of mantissa, the range of float32. Sums are made in float32.
+
+    Error of an element: at most 2^-8 of each rank's value, and 2^-8 of the result.
+    """
+
+    name = "bfloat16"

@@ -1,0 +1,69 @@
+"""Compression to the largest elements, with error feedback."""
+
+from smddp_tf._compression.int8 import pairs_of
+from smddp_tf._graph.framework import tensorflow
+
+
+class TopKCompressor:
+    """Sends the largest elements only, and keeps the rest for the next step.
+
+    Lin et al., "Deep Gradient Compression" (2018), without its momentum correction. What a rank did
+    not send is added to its next gradient, so nothing is lost: after any number of steps the sum of
+    what was sent and what is kept equals the sum of the gradients, up to float32 rounding. Error of
+    one step: what is kept, no element of which is larger than the smallest that was sent. Bytes
+    sent: 8 for each element that is.
+
+    Args:
+      ratio: the part of the elements that is sent, more than 0 and at most 1; at least one element.
+
+    Raises:
+      ValueError: ratio is out of range.
+    """
+
+    def __init__(self, ratio=0.01) -> None:
+        if not 0 < ratio <= 1:
+            raise ValueError(f"ratio={ratio} is not more than 0 and at most 1")
+        self.ratio = ratio
+        self.kept: dict = {}  # key -> tf.Variable, float32
+
+    def __reduce__(self):
+        """A copy keeps nothing: what is kept belongs to this one's gradients."""
+        return TopKCompressor, (self.ratio,)
+
+    def _kept(self, key, size: int):
+        tf = tensorflow()
+        if key not in self.kept:
+            with tf.init_scope():
+                self.kept[key] = tf.Variable(tf.zeros([size]), trainable=False)
+        return self.kept[key]
+
+    def reduce(self, tensor, average: bool, key, gather):
+        """Sums (or averages) a floating-point tensor over the ranks; see Int8Compressor.reduce().
+
+        key tells gradients apart: what is kept belongs to one of them.
+
+        Raises:
+          ValueError: there is no key (a collective called by hand needs a name).
+        """
+        if key is None:
+            raise ValueError(
+                "Compression.topk keeps what it does not send for the next call with the same "
+                "name; give the collective a name"
+            )
+        tf = tensorflow()
+        size = tensor.shape.num_elements()
+        if not size:
+            return tf.identity(tensor)
+        kept = self._kept(key, size)
+        total = tf.reshape(tf.cast(tensor, tf.float32), [-1]) + kept
+        indices = tf.math.top_k(tf.abs(total), max(1, int(size * self.ratio)), sorted=False).indices
+        values = tf.gather(total, indices)
+        kept.assign(tf.tensor_scatter_nd_update(total, indices[:, None], tf.zeros_like(values)))
+        indices, values = gather(indices), gather(values)
+        # Rank by rank, in each of which no index occurs twice: the order of sums is fixed.
+        result = tf.add_n(
+            [tf.scatter_nd(i[:, None], v, [size]) for i, v in pairs_of(indices, values)]
+        )
+        if average:
+            result /= float(indices.shape[0])
+        return tf.cast(tf.reshape(result, tf.shape(tensor)), tensor.dtype)

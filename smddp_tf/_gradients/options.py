@@ -1,0 +1,124 @@
+"""How gradients are reduced: the arguments of tape and optimizer, checked."""
+
+import copy
+import dataclasses
+import numbers
+import operator
+from collections.abc import Sequence
+
+from smddp_tf._collectives.checks import resolve_op
+from smddp_tf._compression import Compression, check_compressor
+from smddp_tf._job.process_sets import ProcessSet, global_process_set
+from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+
+
+def whole_number(name: str, value, least: int) -> int:
+    """The value of an argument that counts something.
+
+    Raises:
+      TypeError: it is no whole number; True and False are none.
+      ValueError: it is too small.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name}={value!r} is not a whole number")
+    number = operator.index(value)
+    if number < least:
+        raise ValueError(f"{name}={number} is not >= {least}")
+    return number
+
+
+def _is_variable(value) -> bool:
+    return hasattr(value, "assign") and hasattr(value, "shape")
+
+
+def _checked_groups(groups) -> list:
+    """The argument groups, as a list of lists of variables."""
+    problem = (
+        f"groups={groups!r} is neither a list of lists of variables, as [[a, b], [c]], nor a "
+        "number of groups"
+    )
+    if isinstance(groups, str) or not hasattr(groups, "__iter__"):
+        raise TypeError(problem)
+    lists = []
+    for group in groups:
+        if not isinstance(group, Sequence) or not all(map(_is_variable, group)):
+            raise TypeError(problem)
+        lists.append(list(group))
+    return lists
+
+
+@dataclasses.dataclass(frozen=True)
+class ReduceOptions:
+    """How gradients are reduced; the arguments of DistributedGradientTape.
+
+    Raises:
+      TypeError: an argument is of another type than it should be.
+      ValueError: arguments that contradict each other.
+    """
+
+    op: ReduceOp | int | None = Average  # a ReduceOp afterwards
+    compression: type = Compression.none
+    sparse_as_dense: bool = False
+    gradient_predivide_factor: float = 1.0
+    num_groups: int = 0
+    groups: Sequence | None = None  # or a number, which becomes num_groups
+    name: str = "gradients"
+    process_set: ProcessSet = global_process_set
+    bucket_bytes: int = 0  # 0: the configured size
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "op", resolve_op(None, self.op))
+        check_compressor(self.compression)
+        self._check_factor()
+        num_groups, groups = self.num_groups, self.groups
+        if isinstance(groups, numbers.Number):
+            groups, num_groups = None, whole_number("groups", groups, 0)
+        checked = {
+            "bucket_bytes": whole_number("bucket_bytes", self.bucket_bytes, 0),
+            "num_groups": whole_number("num_groups", num_groups, 0),
+            "groups": None if groups is None else _checked_groups(groups),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.num_groups and self.groups is not None:
+            raise ValueError("give num_groups or groups, not both")
+
+    def _check_factor(self) -> None:
+        factor = self.gradient_predivide_factor
+        if isinstance(factor, bool) or not isinstance(factor, numbers.Real):
+            raise TypeError(f"gradient_predivide_factor={factor!r} is not a number")
+        if factor != 1.0 and self.op != Average:
+            raise ValueError("gradient_predivide_factor needs op=Average")
+        if factor != 1.0 and hasattr(self.compression, "reduce"):
+            raise ValueError("gradient_predivide_factor does not go with this compression")
+        if factor <= 0:
+            raise ValueError(f"gradient_predivide_factor={factor} is not > 0")
+
+    def named(self, name: str) -> "ReduceOptions":
+        """The same, which need no check, under another name."""
+        copied = copy.copy(self)
+        object.__setattr__(copied, "name", name)
+        return copied
+
+    def scales(self) -> tuple:
+        """(op, prescale, postscale) of the collective."""
+        factor = float(self.gradient_predivide_factor)
+        if factor == 1.0:
+            return self.op, 1.0, 1.0
+        return Sum, 1.0 / factor, factor / self.process_set.size()
+
+    def description(self) -> dict:
+        """What must be equal on all ranks, in words: argument -> value."""
+        kind = self.compression
+        compression = kind if isinstance(kind, type) else type(kind)
+        ratio = getattr(kind, "ratio", None)
+        return {
+            "op": str(self.op),
+            "compression": compression.__name__ + ("" if ratio is None else f"({ratio})"),
+            "sparse_as_dense": str(bool(self.sparse_as_dense)),
+            "gradient_predivide_factor": repr(float(self.gradient_predivide_factor)),
+            "num_groups": str(self.num_groups),
+            "groups": "None" if self.groups is None else str([len(g) for g in self.groups]),
+            "process_set": str(self.process_set.ranks),
+            "bucket_bytes": str(self.bucket_bytes),
+        }

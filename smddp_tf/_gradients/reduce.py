@@ -1,0 +1,226 @@
+"""Gradients in, reduced gradients out: the plan is made, and its ops are emitted."""
+
+from collections.abc import Sequence
+
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
+from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine
+from smddp_tf._collectives.slices import allreduce_slices, gathers_in_jit
+from smddp_tf._gradients.options import ReduceOptions
+from smddp_tf._graph import ops, order, plan_ops, xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import config
+from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
+
+tf = tensorflow()
+
+
+def source_name(source, index: int) -> str:
+    """The name of a variable for plans and messages."""
+    for attribute in ("path", "name"):
+        name = getattr(source, attribute, None)
+        if isinstance(name, str) and name:
+            return name
+    return f"source{index}"
+
+
+def _spec(grad, name: str) -> GradientSpec:
+    if grad is None:
+        return GradientSpec(name, "", (), 0, "none")
+    if isinstance(grad, tf.IndexedSlices):
+        return GradientSpec(name, grad.dtype.name, tuple(grad.values.shape[1:]), 0, "sparse")
+    shape = tuple(grad.shape.as_list()) if grad.shape.rank is not None else (None,)
+    count = grad.shape.num_elements() or 0
+    return GradientSpec(name, grad.dtype.base_dtype.name, shape, count * grad.dtype.size)
+
+
+def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
+    """`groups` as lists of indices: it holds lists of variables, of the sources."""
+    if options.groups is None:
+        return None
+    index = {identity(source): i for i, source in enumerate(sources)}
+    return [
+        [index[identity(variable)] for variable in group if identity(variable) in index]
+        for group in options.groups
+    ]
+
+
+def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> list:
+    """Reduces the dense ones of grads; the rest is returned as it is."""
+    op, prescale, postscale = options.scales()
+    settings = config.load()
+    plan = make_plan(
+        specs,
+        bucket_bytes=options.bucket_bytes or settings.bucket_bytes,
+        first_bucket_bytes=settings.first_bucket_bytes,
+        num_groups=options.num_groups,
+        groups=groups,
+        options=f"op={op} prescale={prescale} postscale={postscale}",
+    )
+    results = list(grads)
+    if xla.inside_jit():
+        return _reduce_in_jit(results, specs, options)
+    number = options.process_set.process_set_id
+    if order.matching() != order.IN_ORDER:
+        return _reduce_by_name(results, specs, plan, options)
+    run = plan_ops.plan_begin(plan, options.name, number)
+    tokens, earlier = [], []
+    for bucket, indices in enumerate(plan.buckets):
+        tensors = [grads[i] for i in indices]
+        outputs, token, earlier = plan_ops.plan_bucket(
+            run, tensors, earlier, bucket, op, prescale, postscale, options.name, number
+        )
+        tokens.append(token)
+        for i, output in zip(indices, outputs, strict=True):
+            results[i] = output
+    plan_ops.plan_end(run, tokens, number)
+    return results
+
+
+def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
+    """Each bucket by itself, since there is no order in which plans could begin."""
+    number = options.process_set.process_set_id
+    for bucket, indices in enumerate(plan.buckets):
+        outputs = ops.allreduce(
+            [grads[i] for i in indices],
+            *options.scales(),
+            f"{options.name}.{bucket}",
+            number,
+            description=plan.description,
+        )
+        for i, output in zip(indices, outputs, strict=True):
+            grads[i] = output
+    return grads
+
+
+def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
+    """One call for each dtype: XLA has no overlap to gain from buckets."""
+    number = options.process_set.process_set_id
+    by_dtype: dict = {}
+    for i, spec in enumerate(specs):
+        if spec.kind == "dense":
+            by_dtype.setdefault(spec.dtype, []).append(i)
+    for dtype, indices in by_dtype.items():
+        group = [grads[i] for i in indices]
+        outputs = ops.allreduce(group, *options.scales(), f"{options.name}.{dtype}", number)
+        for i, output in zip(indices, outputs, strict=True):
+            grads[i] = output
+    return grads
+
+
+def _densified(slices, source, options: ReduceOptions):
+    """The gradient as a tensor, if it is to be reduced as one; else as it is.
+
+    XLA must know shapes: inside jit rows are gathered only if their number is known, and if that
+    moves less than the whole table would.
+    """
+    if not options.sparse_as_dense and not xla.inside_jit():
+        return slices
+    shape = tf.TensorShape(getattr(source, "shape", None))
+    rows = shape[0] if shape.rank else None
+    ranks = options.process_set.size()
+    if not options.sparse_as_dense and gathers_in_jit(slices, ranks, rows):
+        return slices
+    return tf.convert_to_tensor(slices)
+
+
+def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
+    """Reduces a list of gradients over the ranks of options.process_set.
+
+    Args:
+      grads: tensors, tf.IndexedSlices or None, in the order of the sources.
+      sources: what they are gradients of; for names and groups.
+      options: how.
+
+    Returns:
+      The reduced gradients; None stays None.
+
+    Raises:
+      tf.errors.FailedPreconditionError: the ranks' gradients differ in number, kind, shape, dtype
+        or options; the message names the gradient.
+    """
+    if options.process_set.size() == 1:
+        return list(grads)
+    options = options.named(order.site_name(options.name))
+    grads = [
+        _densified(grad, source, options) if isinstance(grad, tf.IndexedSlices) else grad
+        for grad, source in zip(grads, sources, strict=True)
+    ]
+    if bypasses_plan(options.op, options.compression):
+        return [
+            _reduce_alone(grad, source_name(source, i), _reference(source), options)
+            for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
+        ]
+    packed, contexts = [], []
+    for grad in grads:
+        dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
+        if dense:
+            check_dtype(grad, REDUCIBLE, "reducing a gradient")
+        tensor, context = options.compression.compress(grad) if dense else (grad, None)
+        packed.append(tensor)
+        contexts.append(context)
+    names = [source_name(source, i) for i, source in enumerate(sources)]
+    specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
+    reduced = reduce_dense(packed, specs, options, _group_indices(options, sources))
+    for i, grad in enumerate(reduced):
+        if isinstance(grad, tf.IndexedSlices):
+            reduced[i] = allreduce_slices(
+                grad, options.op, f"{options.name}.{i}", options.process_set
+            )
+        elif grad is not None:
+            reduced[i] = options.compression.decompress(grad, contexts[i])
+    return reduced
+
+
+def _reduce_alone(grad, name: str, key, options: ReduceOptions):
+    """A gradient of Adasum, or of a compressor that does the whole reduction: no plan, no overlap.
+
+    Ranks whose gradients differ are told so by the collectives' names.
+    """
+    if grad is None:
+        return None
+    name = f"{options.name} {normal_name(name)}"
+    if isinstance(grad, tf.IndexedSlices):
+        return allreduce_slices(grad, options.op, name, options.process_set)
+    check_dtype(grad, REDUCIBLE, "reducing a gradient")
+    return gather_and_combine(grad, options.op, options.compression, name, key, options.process_set)
+
+
+def _reference(source):
+    """A key for a variable or tensor that keeps it alive, so that no other can ever have it."""
+    return getattr(source, "_value", source).ref()
+
+
+def identity(source) -> int:
+    """Tells variables apart; a Keras 3 variable and the tf.Variable in it are the same one."""
+    return id(getattr(source, "_value", source))
+
+
+def _divided(grad, divisor: int):
+    if isinstance(grad, tf.IndexedSlices):
+        values = grad.values / tf.cast(divisor, grad.values.dtype)
+        return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
+    return grad / tf.cast(divisor, grad.dtype)
+
+
+def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, scale: bool) -> list:
+    """reduce_gradients(), except for sources whose gradients stay local.
+
+    Args:
+      grads: as for reduce_gradients().
+      sources: as for reduce_gradients().
+      options: as for reduce_gradients().
+      local: identity() of the sources that are left out.
+      scale: divide their gradients by the number of ranks.
+
+    Returns:
+      All gradients, in the order of the sources.
+    """
+    shared = [i for i, source in enumerate(sources) if identity(source) not in local]
+    reduced = reduce_gradients([grads[i] for i in shared], [sources[i] for i in shared], options)
+    results = list(grads)
+    for i, grad in zip(shared, reduced, strict=True):
+        results[i] = grad
+    for i, source in enumerate(sources):
+        if scale and identity(source) in local and results[i] is not None:
+            results[i] = _divided(results[i], options.process_set.size())
+    return results

@@ -1,0 +1,189 @@
+"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from smddp_tf._compression import Compression
+from smddp_tf._gradients.options import ReduceOptions
+from smddp_tf._gradients.reduce import identity, reduce_all_but_local
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.reduce_op import Average, ReduceOp
+from smddp_tf._types import Compressor, GradientTape
+
+tf = tensorflow()
+
+
+class _Distribution:
+    """What a distributed tape adds to its class; mixed into a subclass of the wrapped tape's."""
+
+    def __init__(self, tape, options, scale_local_gradients) -> None:
+        # The wrapped tape records; this object only forwards, so it may be made at any time.
+        self._inner = tape
+        self._options = options
+        self._scale_local_gradients = scale_local_gradients
+        self._local_sources: set = set()
+
+    def __enter__(self):
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        return self._inner.__exit__(kind, value, traceback)
+
+    def watch(self, tensor):
+        """Records operations on a tensor."""
+        self._inner.watch(tensor)
+
+    def watched_variables(self):
+        """The variables that were seen, in order."""
+        return self._inner.watched_variables()
+
+    def stop_recording(self):
+        """A context in which nothing is recorded."""
+        return self._inner.stop_recording()
+
+    def reset(self):
+        """Forgets what was recorded."""
+        self._inner.reset()
+
+    def jacobian(self, *args, **kwargs):
+        """The local jacobian; nothing is reduced."""
+        return self._inner.jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args, **kwargs):
+        """The local jacobian; nothing is reduced."""
+        return self._inner.batch_jacobian(*args, **kwargs)
+
+    def register_local_source(self, source) -> None:
+        """Gradients of this source stay local; they are divided by size() if so configured."""
+        self._local_sources.add(identity(source))
+
+    def gradient(
+        self,
+        target,
+        sources,
+        output_gradients=None,
+        unconnected_gradients=None,
+        use_generic_names=False,
+    ):
+        """The gradients of target, reduced over all ranks.
+
+        Args:
+          target: as tf.GradientTape.gradient.
+          sources: a variable or tensor, or any nest of them, in the same order on all ranks.
+          output_gradients: as tf.GradientTape.gradient.
+          unconnected_gradients: as tf.GradientTape.gradient.
+          use_generic_names: accepted for old scripts.
+
+        Returns:
+          Gradients in the structure of sources; None where there is none.
+
+        Raises:
+          tf.errors.FailedPreconditionError: the ranks' gradients do not fit together.
+        """
+        del use_generic_names
+        unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
+        grads = self._inner.gradient(target, sources, output_gradients, unconnected)
+        if self._options.process_set.size() == 1:
+            return grads
+        flat_sources = tf.nest.flatten(sources)
+        flat_grads = self._flatten(grads, flat_sources)
+        reduced = self._reduce(flat_grads, flat_sources)
+        if not tf.nest.is_nested(sources):
+            return reduced[0]
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    @staticmethod
+    def _flatten(grads, flat_sources) -> list:
+        # IndexedSlices are composites, which nest.flatten must leave whole, as it does by default.
+        flat = tf.nest.flatten(grads)
+        assert len(flat) == len(flat_sources)
+        return flat
+
+    def _reduce(self, grads: list, sources: list) -> list:
+        return reduce_all_but_local(
+            grads, sources, self._options, self._local_sources, self._scale_local_gradients
+        )
+
+    def get_local_and_global_gradients(self, grads, sources=None) -> tuple:
+        """Splits gradients into those of local sources and the others.
+
+        Args:
+          grads: a list of gradients.
+          sources: their sources, in the same order.
+
+        Returns:
+          (local gradients, global gradients): two lists.
+        """
+        sources = sources if sources is not None else [None] * len(grads)
+        local = [identity(source) in self._local_sources for source in sources]
+        return (
+            [grad for grad, is_local in zip(grads, local, strict=True) if is_local],
+            [grad for grad, is_local in zip(grads, local, strict=True) if not is_local],
+        )
+
+
+def DistributedGradientTape(  # noqa: N802 - Horovod's name
+    gradtape: GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    op: ReduceOp | int | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+):
+    """Wraps a tf.GradientTape, before or after it recorded.
+
+    Args:
+      gradtape: the tape.
+      device_dense: accepted for old scripts; reductions run on the CPU.
+      device_sparse: as device_dense.
+      compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
+        own.
+      sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
+      op: Average (the default), Sum, Adasum, Min, Max or Product.
+      gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
+        this after it.
+      num_groups: > 0: reduce in so many groups instead of buckets by size.
+      groups: a list of lists of variables that are reduced together, or a number as num_groups.
+      process_set: the ranks whose gradients are reduced; this rank must be one of them.
+      scale_local_gradients: divide the gradients of registered local sources by size().
+
+    Returns:
+      A tape of the same class, whose gradient() is reduced.
+
+    Raises:
+      ValueError: before init(), or arguments that contradict each other.
+      TypeError: it is no tape, or an argument is of another type than it should be.
+    """
+    if device_dense or device_sparse:
+        warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
+    check_process_set(process_set)
+    options = ReduceOptions(
+        op=op,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        num_groups=num_groups,
+        groups=groups,
+        name="DistributedGradientTape",
+        process_set=process_set,
+    )
+    base = type(gradtape)
+    if not isinstance(gradtape, tf.GradientTape):
+        hint = "; make one: tf.GradientTape()" if isinstance(gradtape, type) else ""
+        raise TypeError(f"DistributedGradientTape takes a tf.GradientTape, not {gradtape!r}{hint}")
+    if isinstance(gradtape, _Distribution):
+        # Not a TypeError: it is a tape, and the fault is in the script's flow.
+        raise ValueError(  # noqa: TRY004
+            "this tape is distributed already; its gradients would be reduced twice"
+        )
+    distributed = type(base.__name__, (_Distribution, base), {})
+    return distributed(gradtape, options, scale_local_gradients)

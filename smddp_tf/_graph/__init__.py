@@ -1,0 +1,1 @@
+"""Operations in TensorFlow's graphs: loading, order, XLA. Only here and above is it imported."""

@@ -1,0 +1,299 @@
+"""One typed function for each TensorFlow op, with its gradient and its XLA counterpart.
+
+All tensors of a call have one dtype. The ops run on the CPU. `process_set` is the set's number, and
+`root` a rank of the job, whatever the set. order.py has what keeps the ops in order.
+"""
+
+from smddp_tf._graph import library, order, xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import rank_in, size_of
+from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+
+tf = tensorflow()
+_ops = library.ops()
+
+
+def emit(kind: str, **arguments):
+    """Emits an op that keeps program order, on the CPU. Returns its outputs."""
+    library.check_async_ops()
+    order.keep()
+    with tf.device("/cpu:0"):
+        return getattr(_ops, f"smddp_{kind}")(**arguments)
+
+
+def emit_matched(kind: str, **arguments):
+    """Emits an op that is matched by name where there is no order. Returns its outputs."""
+    matching = order.matching()
+    if matching == order.BY_NAME:
+        arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
+    return emit(kind, matching=matching, **arguments)
+
+
+def _reduction(
+    kind: str, tensors: list, gradient, result_shapes=None, description="", **arguments
+) -> list:
+    """A reduction of tensors of one dtype: the op, or inside jit the call that stands for it.
+
+    gradient(upstream, **arguments) gives the inputs' gradients inside jit; the op's is registered.
+    description has a line for each tensor, for messages.
+    """
+    process_set, scales = arguments["process_set"], ("prescale", "postscale")
+    if not xla.inside_jit():
+        return emit_matched(
+            kind,
+            process_set=process_set,
+            tensors=tensors,
+            reduce_op=int(arguments["op"]),
+            tensor_name=arguments["name"],
+            **{scale: arguments[scale] for scale in scales},
+            **({"description": description} if description else {}),
+        )
+
+    @tf.custom_gradient
+    def call(*inputs):
+        results = xla.call(kind, list(inputs), result_shapes=result_shapes, **arguments)
+        return results, lambda *upstream: gradient(list(upstream), **arguments)
+
+    return list(call(*tensors))
+
+
+def allreduce(
+    tensors: list,
+    op: int,
+    prescale: float,
+    postscale: float,
+    name: str,
+    process_set: int = 0,
+    description: str = "",
+) -> list:
+    """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
+    return _reduction(
+        "allreduce",
+        tensors,
+        allreduce_gradient,
+        description=description,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        name=name,
+        process_set=process_set,
+    )
+
+
+def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+    if op not in (Average, Sum):
+        raise LookupError(
+            f"allreduce with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
+        )
+    return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
+
+
+@tf.RegisterGradient("SmddpAllreduce")
+def _(node, *upstream):
+    return allreduce_gradient(
+        list(upstream),
+        node.get_attr("reduce_op"),
+        node.get_attr("prescale"),
+        node.get_attr("postscale"),
+        node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
+    )
+
+
+def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
+    """Gives every rank of the set the root's tensors."""
+    if not xla.inside_jit():
+        return emit_matched(
+            "broadcast", process_set=process_set, tensors=tensors, root_rank=root, tensor_name=name
+        )
+
+    @tf.custom_gradient
+    def call(*inputs):
+        results = xla.call("broadcast", list(inputs), root=root, name=name, process_set=process_set)
+
+        def grad(*upstream):
+            return _broadcast_gradient(list(upstream), root, name, process_set)
+
+        return results, grad
+
+    return list(call(*tensors))
+
+
+def _broadcast_gradient(upstream, root, name, process_set) -> list:
+    """The average of all ranks' gradients at the root, as in Horovod; zero elsewhere."""
+    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", process_set)
+    return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
+
+
+@tf.RegisterGradient("SmddpBroadcast")
+def _(node, *upstream):
+    root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
+    return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
+
+
+def allgather(tensor, name: str, process_set: int = 0):
+    """Joins the set's tensors along their first dimension, which may differ by rank."""
+    if xla.inside_jit():
+        return _allgather_in_jit(tensor, name, process_set)
+    output = emit_matched("allgather", process_set=process_set, tensor=tensor, tensor_name=name)
+    if tensor.shape.rank:
+        output.set_shape([None, *tensor.shape.as_list()[1:]])
+    return output
+
+
+def _allgather_in_jit(tensor, name: str, process_set: int):
+    """XLA must know the result's shape, so all ranks must have the shape that this one has."""
+    tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
+    shape = tensor.shape.as_list()
+    ranks = size_of(process_set)
+
+    @tf.custom_gradient
+    def call(one):
+        # The shape in the name makes the ranks compare it.
+        results = xla.call(
+            "allgather",
+            [one],
+            name=f"{name} {shape}",
+            process_set=process_set,
+            result_shapes=[[ranks * shape[0], *shape[1:]] if None not in shape else shape],
+        )
+
+        def grad(upstream):
+            return reducescatter([upstream], Average, 1.0, 1.0, name + ".grad", process_set)[0]
+
+        return results[0], grad
+
+    return call(tensor)
+
+
+@tf.RegisterGradient("SmddpAllgather")
+def _(node, upstream):
+    # This rank's rows of the average of all ranks' gradients, as in Horovod.
+    name = node.get_attr("tensor_name").decode() + ".grad"
+    process_set = node.get_attr("process_set")
+    tensor = node.inputs[0]
+    rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
+    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
+    averaged = allreduce([upstream], Average, 1.0, 1.0, name, process_set)[0]
+    begin = tf.reduce_sum(all_rows[: rank_in(process_set)])
+    own = averaged[begin : begin + tf.cast(rows, tf.int64)]
+    return tf.reshape(own, tf.shape(tensor))
+
+
+def alltoall(tensor, splits, name: str, process_set: int = 0):
+    """Rows to all ranks and from all; no splits: as many to each. Returns (rows, their counts)."""
+    if xla.inside_jit():
+        return _alltoall_in_jit(tensor, splits, name, process_set)
+    output, received = emit_matched(
+        "alltoall", process_set=process_set, tensor=tensor, splits=splits, tensor_name=name
+    )
+    if tensor.shape.rank:
+        output.set_shape([None, *tensor.shape.as_list()[1:]])
+    received.set_shape([size_of(process_set)])
+    return output, received
+
+
+def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
+    shape, ranks = tensor.shape.as_list(), size_of(process_set)
+    if splits.shape.num_elements() != 0:
+        xla.refuse("alltoall with splits")
+    if shape[0] is not None and shape[0] % ranks:
+        raise ValueError(f"alltoall: {shape[0]} rows are not divided by {ranks} ranks")
+
+    @tf.custom_gradient
+    def call(one):
+        results = xla.call("alltoall", [one], name=f"{name} {shape}", process_set=process_set)
+        return results[0], lambda upstream: _alltoall_in_jit(
+            upstream, splits, name + ".grad", process_set
+        )[0]
+
+    return call(tensor), tf.fill([ranks], (shape[0] or 0) // ranks)
+
+
+@tf.RegisterGradient("SmddpAlltoall")
+def _(node, upstream, _):
+    # What came from a rank goes back to it.
+    name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
+    return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
+
+
+def reducescatter(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+) -> list:
+    """Reduces tensors of one dtype; each rank gets its part of the rows of each."""
+    own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
+    outputs = _reduction(
+        "reducescatter",
+        tensors,
+        _reducescatter_gradient,
+        result_shapes=own,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        name=name,
+        process_set=process_set,
+    )
+    for output, shape in zip(outputs, own, strict=True):
+        output.set_shape(shape)
+    return outputs
+
+
+def _own_rows(rows, process_set: int):
+    """This rank's part of the rows, as in collective/host/reduce_scatter.cc; None if not known."""
+    if rows is None:
+        return None
+    each, odd = divmod(rows, size_of(process_set))
+    return each + (1 if rank_in(process_set) < odd else 0)
+
+
+def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+    """Every row's gradient is that of the rank that got it, scaled.
+
+    As in Horovod that of a sum is multiplied by the number of ranks, and that of an average is not
+    divided by it.
+    """
+    if op not in (Average, Sum):
+        raise LookupError(
+            f"reducescatter with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
+        )
+    scale = prescale * postscale
+    if op == Sum:
+        scale *= size_of(process_set)
+    grads = []
+    for i, grad in enumerate(upstream):
+        scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)
+        grads.append(allgather(scaled, f"{name}.grad.{i}", process_set))
+    return grads
+
+
+@tf.RegisterGradient("SmddpReducescatter")
+def _(node, *upstream):
+    return _reducescatter_gradient(
+        upstream,
+        node.get_attr("reduce_op"),
+        node.get_attr("prescale"),
+        node.get_attr("postscale"),
+        node.get_attr("tensor_name").decode(),
+        node.get_attr("process_set"),
+    )
+
+
+def barrier(name: str, process_set: int = 0):
+    """Returns when every rank of the set has come here."""
+    if xla.inside_jit():
+        xla.refuse("barrier")
+    return emit_matched("barrier", process_set=process_set, tensor_name=name)
+
+
+def join():
+    """Serves the others' collectives until all ranks have come here; the last one's number."""
+    if xla.inside_jit():
+        xla.refuse("join")
+    last = emit("join", tensor_name="join")
+    last.set_shape([])
+    return last
+
+
+for _op in ("SmddpBarrier", "SmddpJoin"):
+    tf.no_gradient(_op)

@@ -1,0 +1,189 @@
+"""Collectives inside tf.function(jit_compile=True).
+
+XLA runs no TensorFlow kernels, so the op is replaced by a custom call to tf/xla/xla_call.cc. XLA
+keeps no program order between calls, even those with side effects, so each call takes a token from
+the one before it: the value of the variable of order.py, which TensorFlow hands through nested
+functions, loops and conds.
+
+There are two kinds of custom call. The typed one, of TensorFlow 2.18 and later, is emitted as a
+small StableHLO module; a failure has the same class as in the other modes. The legacy one, which
+XLA is about to remove, serves TensorFlow 2.15 to 2.17; its arguments travel as text, and a failure
+is tf.errors.InternalError, whatever its kind, because it has no other class.
+"""
+
+import struct
+from urllib.parse import quote
+
+from smddp_tf._graph import library, order
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf.errors import LibraryError
+
+tf = tensorflow()
+
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
+from tensorflow.python.ops import control_flow_util  # noqa: E402
+
+# Of ops/capi/smddp.h.
+_KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
+# StableHLO's names of the dtypes.
+_ELEMENTS = {
+    tf.float16: "f16",
+    tf.bfloat16: "bf16",
+    tf.float32: "f32",
+    tf.float64: "f64",
+    tf.uint8: "ui8",
+    tf.int8: "i8",
+    tf.uint16: "ui16",
+    tf.int16: "i16",
+    tf.int32: "i32",
+    tf.int64: "i64",
+    tf.bool: "i1",
+}
+# Of the module's calling convention: the one that JAX has written since 2023.
+_MODULE_VERSION = 9
+_TARGET = "smddp_collective"
+_LAST_TOKEN = "smddp_tf_last_token"
+
+
+def inside_jit() -> bool:
+    """Whether the trace under way is for XLA."""
+    if tf.executing_eagerly():
+        return False
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+def refuse(what: str) -> None:
+    """Raises the error of a collective that XLA programs cannot have."""
+    raise tf.errors.UnimplementedError(
+        None,
+        None,
+        f"{what} is not available inside tf.function(jit_compile=True), because its result's shape "
+        "is not known when the program is compiled; compile that function with jit_compile=False",
+    )
+
+
+def _static_shape(tensor) -> list:
+    if not tensor.shape.is_fully_defined():
+        refuse(f"a collective of a tensor of shape {tensor.shape}")
+    return tensor.shape.as_list()
+
+
+def _read_token():
+    if not order.in_session():
+        token = tf.raw_ops.ReadVariableOp(resource=order.variable_handle(), dtype=tf.int32)
+        token.set_shape([])
+        return token
+    # There the variable is not initialized; there are names (order.py), and this function's order.
+    last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
+    return last[0] if last else tf.constant(0, tf.int32)
+
+
+def _write_token(token) -> None:
+    if not order.in_session():
+        tf.raw_ops.AssignVariableOp(resource=order.variable_handle(), value=token)
+    else:
+        tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)[:] = [token]
+
+
+def _attribute(value) -> str:
+    """A Python value as an attribute in the text of an MLIR module."""
+    if isinstance(value, int):
+        return f"{value} : i64"
+    if isinstance(value, float):
+        return f"0x{struct.pack('>d', value).hex()} : f64"
+    plain = (
+        chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\{byte:02X}"
+        for byte in value.encode()
+    )
+    return '"' + "".join(plain) + '"'
+
+
+def _typed_call(operands, fields, dtypes, shapes) -> list:
+    """The call as a module of its own, which TensorFlow inlines into the program."""
+
+    def types(dtypes, shapes):
+        return [
+            f"tensor<{''.join(f'{dim}x' for dim in shape)}{_ELEMENTS[dtype]}>"
+            for dtype, shape in zip(dtypes, shapes, strict=True)
+        ]
+
+    takes = types([one.dtype for one in operands], [one.shape.as_list() for one in operands])
+    gives = types(dtypes, shapes)
+    names = [f"%a{i}" for i in range(len(operands))]
+    results = [f"%r#{i}" for i in range(len(gives))]
+    attributes = ", ".join(f"{key} = {_attribute(value)}" for key, value in fields.items())
+    module = f"""module @smddp {{
+  func.func public @main({", ".join(map("{}: {}".format, names, takes))}) -> ({", ".join(gives)}) {{
+    %r:{len(gives)} = stablehlo.custom_call @{_TARGET}({", ".join(names)}) {{
+      api_version = 4 : i32, has_side_effect = true, backend_config = {{{attributes}}}
+    }} : ({", ".join(takes)}) -> ({", ".join(gives)})
+    return {", ".join(results)} : {", ".join(gives)}
+  }}
+}}"""
+    return gen_xla_ops.xla_call_module(
+        operands,
+        version=_MODULE_VERSION,
+        module=module,
+        Sout=shapes,
+        Tout=dtypes,
+        platforms=["CPU"],
+    )
+
+
+def _legacy_call(operands, fields, dtypes, shapes) -> list:
+    inputs = ["x".join(map(str, one.shape.as_list())) for one in operands[:-1]]
+    texts = {**fields, "name": quote(fields["name"], safe=""), "shapes": ",".join(inputs)}
+    return gen_xla_ops.xla_custom_call_v2(
+        operands=operands,
+        call_target_name=_TARGET,
+        backend_config=";".join(f"{key}={value}" for key, value in texts.items()),
+        has_side_effect=True,
+        result_dtypes=dtypes,
+        result_shapes=shapes,
+    )
+
+
+def call(
+    kind: str,
+    tensors: list,
+    *,
+    op=1,
+    root=0,
+    prescale=1.0,
+    postscale=1.0,
+    name="",
+    process_set=0,
+    result_shapes=None,
+) -> list:
+    """Emits one custom call for tensors of one dtype; results have the inputs' shapes, or these."""
+    try:
+        emit = {"typed": _typed_call, "legacy": _legacy_call}[library.xla_call_kind()]
+    except LibraryError as error:
+        raise tf.errors.UnimplementedError(
+            None,
+            None,
+            f"collectives inside jit_compile=True are not available in TensorFlow "
+            f"{tf.__version__} ({error}); compile with jit_compile=False",
+        ) from error
+    fields = {
+        "kind": _KINDS[kind],
+        "dtype": int(tensors[0].dtype.as_datatype_enum),
+        "op": int(op),
+        "root": int(root),
+        "prescale": float(prescale),
+        "postscale": float(postscale),
+        "process_set": int(process_set),
+        "matching": int(order.matching()),
+        "name": name,
+    }
+    shapes = [_static_shape(tensor) for tensor in tensors]
+    order.keep()
+    token = _read_token()
+    *results, token = emit(
+        [*tensors, token],
+        fields,
+        [*[tensor.dtype for tensor in tensors], tf.int32],
+        [*(result_shapes or shapes), []],
+    )
+    _write_token(token)
+    return results

@@ -1,0 +1,1 @@
+"""The job: its ranks, process sets, settings and native library. Imports no framework."""

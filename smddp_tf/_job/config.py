@@ -1,0 +1,73 @@
+"""The only reader of SMDDP_* environment variables in Python (the core reads its own)."""
+
+import dataclasses
+import os
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Options of the Python layer."""
+
+    # SMDDP_BUCKET_BYTES: gradients are reduced in buckets of about this size. Larger buckets
+    # overlap less with the backward pass; smaller ones cost more operations.
+    bucket_bytes: int = 32 << 20
+    # SMDDP_FIRST_BUCKET_BYTES: the first bucket of a step is smaller, to start early.
+    first_bucket_bytes: int = 1 << 20
+    # SMDDP_LIBRARY_DIR: where the native libraries are, instead of beside the package.
+    library_dir: str = ""
+
+
+def _positive_int(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if not text:
+        return default
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise ValueError(
+            f"{name}={text!r} is not understood; it takes a whole number of bytes >= 1"
+        )
+    return value
+
+
+def load() -> Config:
+    """Reads the environment.
+
+    Raises:
+      ValueError: a variable has a value that is not understood.
+    """
+    default = Config()
+    return Config(
+        bucket_bytes=_positive_int("SMDDP_BUCKET_BYTES", default.bucket_bytes),
+        first_bucket_bytes=_positive_int("SMDDP_FIRST_BUCKET_BYTES", default.first_bucket_bytes),
+        library_dir=library_dir(),
+    )
+
+
+def library_dir() -> str:
+    """SMDDP_LIBRARY_DIR alone: with it the native code is found that tells others of the rest."""
+    return os.environ.get("SMDDP_LIBRARY_DIR", Config.library_dir)
+
+
+def blocking_ops() -> bool:
+    """SMDDP_TEST_BLOCKING_OPS=1, for tests: as if TensorFlow's completion callback were unknown."""
+    return os.environ.get("SMDDP_TEST_BLOCKING_OPS", "") == "1"
+
+
+def xla_call() -> str:
+    """SMDDP_TEST_XLA_CALL, for tests: "typed" or "legacy" instead of what TensorFlow offers.
+
+    Raises:
+      ValueError: it is something else.
+    """
+    kind = os.environ.get("SMDDP_TEST_XLA_CALL", "")
+    if kind not in ("", "typed", "legacy"):
+        raise ValueError(f"SMDDP_TEST_XLA_CALL={kind!r} is not understood; it is typed or legacy")
+    return kind
+
+
+def set_bucket_bytes(size: int) -> None:
+    """Sets SMDDP_BUCKET_BYTES in this process."""
+    os.environ["SMDDP_BUCKET_BYTES"] = str(int(size))

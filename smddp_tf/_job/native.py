@@ -1,0 +1,89 @@
+"""Finds, loads and checks the native libraries; the only file that knows their paths."""
+
+import ctypes
+import functools
+import os
+import pathlib
+
+from smddp_tf._job import config
+from smddp_tf._version import __version__
+from smddp_tf.errors import LibraryError
+
+_PACKAGED = pathlib.Path(__file__).parents[1] / "lib"
+
+
+def _missing(path: pathlib.Path) -> str:
+    """Why the library cannot be loaded from there; "" if it exists."""
+    if path.exists():
+        return ""
+    return (
+        f"{path} does not exist; build it with `make build` in a checkout, install the package "
+        "with `pip install .`, or set SMDDP_LIBRARY_DIR to the folder that has it"
+    )
+
+
+def library_path(name: str) -> str:
+    path = pathlib.Path(config.library_dir() or _PACKAGED) / name
+    if _missing(path) and (_PACKAGED / name).exists():
+        path = _PACKAGED / name  # by which init() can tell the other ranks of misplaced()
+    if _missing(path):
+        raise LibraryError(_missing(path))
+    return os.fspath(path)
+
+
+def misplaced() -> str:
+    """What SMDDP_LIBRARY_DIR lacks; "" if nothing."""
+    folder = config.library_dir()
+    return _missing(pathlib.Path(folder) / "libsmddp.so") if folder else ""
+
+
+class Tensor(ctypes.Structure):
+    """smddp_tensor of ops/capi/smddp.h."""
+
+    _fields_ = (
+        ("input", ctypes.c_void_p),
+        ("output", ctypes.c_void_p),
+        ("ndim", ctypes.c_int32),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class Request(ctypes.Structure):
+    """smddp_request of ops/capi/smddp.h."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("dtype", ctypes.c_int32),
+        ("op", ctypes.c_int32),
+        ("root", ctypes.c_int32),
+        ("process_set", ctypes.c_int32),
+        ("matching", ctypes.c_int32),
+        ("prescale", ctypes.c_double),
+        ("postscale", ctypes.c_double),
+        ("name", ctypes.c_char_p),
+        ("description", ctypes.c_char_p),
+        ("num_tensors", ctypes.c_int32),
+        ("tensors", ctypes.POINTER(Tensor)),
+        ("part_bytes", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+@functools.cache
+def core() -> ctypes.CDLL:
+    """The C API (ops/capi/smddp.h)."""
+    library = ctypes.CDLL(library_path("libsmddp.so"))
+    library.smddp_last_error.restype = ctypes.c_char_p
+    library.smddp_version.restype = ctypes.c_char_p
+    library.smddp_stats_json.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    found = library.smddp_version().decode()
+    if found != __version__:
+        raise LibraryError(
+            f"libsmddp.so is of version {found} but the Python package is {__version__}; rebuild "
+            "with `make build` or reinstall the package"
+        )
+    return library
+
+
+def last_error() -> str:
+    """The sentence of the calling thread's last failure in the C API."""
+    return core().smddp_last_error().decode(errors="replace")

@@ -1,0 +1,1 @@
+"""Which gradients are reduced together, and in which order. Standard library only."""

@@ -1,0 +1,32 @@
+"""Horovod's environment variables that mean something here, for scripts that nobody edits."""
+
+import os
+
+_NEVER = "10000000"  # seconds: four months, the most that is taken
+_HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
+
+
+def adopt_horovod_environment() -> None:
+    """Sets SMDDP_* from HOROVOD_*, where the former are not set; for unchanged scripts."""
+    given = {
+        name.removeprefix("HOROVOD_"): value
+        for name, value in os.environ.items()
+        if name.startswith("HOROVOD_") and value
+    }
+    wanted = {
+        "BUCKET_BYTES": given.get("FUSION_THRESHOLD"),
+        "STALL_WARNING_SECONDS": given.get("STALL_CHECK_TIME_SECONDS"),
+        "TIMEOUT_SECONDS": given.get("STALL_SHUTDOWN_TIME_SECONDS"),
+        "TIMELINE": given.get("TIMELINE"),
+        "LOG_LEVEL": given.get("LOG_LEVEL", "").lower() or None,
+    }
+    if wanted["BUCKET_BYTES"] == "0":
+        wanted["BUCKET_BYTES"] = "1"  # no fusion: a bucket for each gradient
+    if wanted["TIMEOUT_SECONDS"] == "0":
+        wanted["TIMEOUT_SECONDS"] = _NEVER
+    if given.get("STALL_CHECK_DISABLE", "0") not in ("0", "false"):
+        wanted["STALL_WARNING_SECONDS"] = "0"
+    wanted["LOG_LEVEL"] = _HOROVOD_LEVELS.get(wanted["LOG_LEVEL"], wanted["LOG_LEVEL"])
+    for name, value in wanted.items():
+        if value is not None:
+            os.environ.setdefault(f"SMDDP_{name}", value)

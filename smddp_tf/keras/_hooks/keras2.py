@@ -1,0 +1,130 @@
+"""Hooks for optimizers of tf_keras and Keras 2: the present style and the legacy one.
+
+Both reduce in a method made for that (aggregate_gradients and _aggregate_gradients), which their
+LossScaleOptimizers call before they look for overflows. The hooks are set on the instance, so that
+its class, configuration and saved files stay Keras's own.
+"""
+
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf.keras._distribution import Hook
+
+tf = tensorflow()
+
+
+class _Aggregate(Hook):
+    def __call__(self, grads_and_vars):
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        grads = self.distribution.reduce([grad for grad, _ in pairs], variables)
+        self.distribution.mark_reduced()
+        return list(zip(grads, variables, strict=True))
+
+
+class _Update(Hook):
+    """The last step of every path to an update."""
+
+    def __call__(self, *args, **kwargs):
+        self.distribution.expect_reduced()
+        self.distribution.mark_reduced(False)
+        return self.original(*args, **kwargs)
+
+
+class _AccumulateAndAggregate(Hook):
+    """Adds up gradients; when an update is due they are reduced, else they are zero.
+
+    The sums are dense, and live beside the optimizer: they are not saved with it.
+    """
+
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self.sums: list = []
+        self.passes_done = None
+        self.is_update = None  # a tensor of the trace or step under way
+
+    def _create(self, grads) -> None:
+        with tf.init_scope():
+            self.passes_done = tf.Variable(0, dtype=tf.int64, trainable=False)
+            self.sums = [
+                tf.Variable(tf.zeros(grad.shape, grad.dtype), trainable=False) for grad in grads
+            ]
+
+    def __call__(self, grads_and_vars):
+        distribution = self.distribution
+        pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
+        variables = [variable for _, variable in pairs]
+        grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
+        if self.passes_done is None:
+            self._create(grads)
+        if len(grads) != len(self.sums):
+            raise ValueError(
+                f"backward_passes_per_step={distribution.passes} needs gradients of the same "
+                f"variables in every pass; there were {len(self.sums)}, now {len(grads)}"
+            )
+        totals = [total.assign_add(grad) for total, grad in zip(self.sums, grads, strict=True)]
+        done = self.passes_done.assign_add(1)
+        self.is_update = tf.equal(done % distribution.passes, 0)
+        factor = 1.0 / distribution.passes if distribution.average_passes else 1.0
+
+        def update():
+            reduced = distribution.reduce([tf.identity(total) for total in totals], variables)
+            with tf.control_dependencies(reduced):
+                cleared = [total.assign(tf.zeros_like(total)) for total in self.sums]
+            with tf.control_dependencies([tf.identity(total) for total in cleared]):
+                return [grad * tf.cast(factor, grad.dtype) for grad in reduced]
+
+        reduced = tf.cond(self.is_update, update, lambda: [tf.zeros_like(g) for g in grads])
+        distribution.mark_reduced()
+        return list(zip(reduced, variables, strict=True))
+
+
+class _ApplyWhenDue(Hook):
+    """apply_gradients() that only counts in the passes between updates."""
+
+    def __init__(self, method, optimizer, distribution, aggregate, skip) -> None:
+        super().__init__(method, optimizer, distribution)
+        self.aggregate = aggregate
+        self.skip = skip  # the argument that says: gradients are aggregated already
+
+    def __call__(self, grads_and_vars, name=None, **kwargs):
+        pairs = list(grads_and_vars)
+        aggregated = kwargs.pop("skip_gradients_aggregation", False)
+        aggregated |= not kwargs.pop("experimental_aggregate_gradients", True)
+        if not aggregated:
+            pairs = self.aggregate(pairs)
+        optimizer, variables = self.optimizer, [variable for _, variable in pairs]
+        with tf.init_scope():
+            # Slots must not be made inside the condition.
+            getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(variables)
+
+        def update():
+            self.original(pairs, name=name, **self.skip, **kwargs)
+            return tf.constant(True)
+
+        def count():
+            optimizer.iterations.assign_add(1)
+            return tf.constant(False)
+
+        applied = tf.cond(self.aggregate.is_update, update, count)
+        return optimizer.iterations if tf.executing_eagerly() else applied.op
+
+
+def fits(optimizer) -> bool:
+    """Whether this is an optimizer of tf_keras or Keras 2, of either style."""
+    return hasattr(optimizer, "aggregate_gradients") or hasattr(optimizer, "_aggregate_gradients")
+
+
+def install(optimizer, distribution) -> None:
+    """Makes the optimizer reduce its gradients."""
+    legacy = not hasattr(optimizer, "aggregate_gradients")
+    aggregate = "_aggregate_gradients" if legacy else "aggregate_gradients"
+    update = "_distributed_apply" if legacy else "_internal_apply_gradients"
+    kind = _Aggregate if distribution.passes == 1 else _AccumulateAndAggregate
+    hook = kind(aggregate, optimizer, distribution)
+    setattr(optimizer, aggregate, hook)
+    setattr(optimizer, update, _Update(update, optimizer, distribution))
+    if distribution.passes > 1:
+        skip = {"experimental_aggregate_gradients": False}
+        if not legacy:
+            skip = {"skip_gradients_aggregation": True}
+        due = _ApplyWhenDue("apply_gradients", optimizer, distribution, hook, skip)
+        optimizer.apply_gradients = due

@@ -1,0 +1,136 @@
+"""Hooks for Keras 3 optimizers.
+
+They are set on the instance, so its class, its configuration and its saved files stay Keras's own.
+apply() is the one way through which every trainer and loop goes; gradients are reduced there,
+before clipping, decay and averages. With gradient accumulation they are reduced when an update is
+due, which Keras decides inside apply(): there the last step before the update is _clip_gradients().
+
+A LossScaleOptimizer, which compile() puts around the optimizer under mixed_float16, skips the
+inner apply() where gradients overflowed. What happens inside would leave the other ranks waiting,
+so reducing (or, under accumulation, agreeing on the overflow) comes before that decision. Since it
+is made after we were called, its class is hooked; it minds wrapped optimizers only.
+"""
+
+import functools
+
+from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.reduce_op import Min
+from smddp_tf.keras import _distribution
+from smddp_tf.keras._distribution import Hook
+
+tf = tensorflow()
+
+
+def _accumulates(optimizer) -> bool:
+    return bool(optimizer.gradient_accumulation_steps)
+
+
+class _Apply(Hook):
+    def __call__(self, grads, trainable_variables=None):
+        distribution, grads = self.distribution, list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if not distribution.reduced and not _accumulates(self.optimizer):
+            variables = trainable_variables or self.optimizer._trainable_variables
+            if len(grads) == len(variables):  # else Keras says what is wrong
+                grads = distribution.reduce(grads, variables)
+        with distribution.step():
+            return self.original(grads, trainable_variables)
+
+
+class _BackendApplyGradients(Hook):
+    """Sees the variables that are about to be updated, from wherever that is done."""
+
+    def __call__(self, grads, trainable_variables):
+        self.distribution.expect_reduced()
+        self.optimizer._clip_gradients.variables = list(trainable_variables)
+        return self.original(grads, trainable_variables)
+
+
+class _ClipGradients(Hook):
+    variables: list = []
+
+    def __call__(self, grads):
+        distribution = self.distribution
+        if _accumulates(self.optimizer) and distribution.reduced:
+            grads = distribution.reduce(grads, self.variables)
+            if distribution.passes > 1 and not distribution.average_passes:
+                # Keras divides by the number of passes.
+                grads = [g if g is None else g * distribution.passes for g in grads]
+        return self.original(grads)
+
+
+def _set_hooks(optimizer, distribution) -> None:
+    for method, hook in {
+        "apply": _Apply,
+        "_backend_apply_gradients": _BackendApplyGradients,
+        "_clip_gradients": _ClipGradients,
+    }.items():
+        setattr(optimizer, method, hook(method, optimizer, distribution))
+
+
+def _hook_loss_scaling(kind: type) -> None:
+    if hasattr(kind, "_smddp_hooked"):
+        return
+    apply, check_finite = kind.apply, kind.check_finite
+
+    @functools.wraps(apply)
+    def distributed_apply(self, grads, trainable_variables=None):
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None or distribution.reduced:
+            return apply(self, grads, trainable_variables)
+        grads, inner = list(grads), self.inner_optimizer
+        if not _accumulates(inner):
+            variables = trainable_variables or inner._trainable_variables
+            grads = distribution.reduce(grads, variables)
+        with distribution.step():
+            return apply(self, grads, trainable_variables)
+
+    @functools.wraps(check_finite)
+    def distributed_check_finite(self, grads):
+        finite = check_finite(self, grads)
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None or not _accumulates(self.inner_optimizer):
+            return finite
+        agreed = allreduce(
+            tf.cast(finite, tf.int32),
+            op=Min,
+            name="all gradients finite",
+            process_set=distribution.options.process_set,
+        )
+        return tf.cast(agreed, tf.bool)
+
+    kind.apply, kind.check_finite = distributed_apply, distributed_check_finite
+    kind._smddp_hooked = True
+
+
+def fits(optimizer) -> bool:
+    """Whether this is an optimizer of Keras 3."""
+    return hasattr(optimizer, "apply") and hasattr(optimizer, "_backend_apply_gradients")
+
+
+def install(optimizer, distribution) -> None:
+    """Makes the optimizer reduce its gradients.
+
+    Raises:
+      ValueError: backward_passes_per_step that comes too late, or is another number than
+        gradient_accumulation_steps.
+    """
+    import keras
+
+    if distribution.passes > 1:
+        steps = optimizer.gradient_accumulation_steps
+        if steps and steps != distribution.passes:
+            raise ValueError(
+                f"backward_passes_per_step={distribution.passes} was given for an optimizer that "
+                f"has gradient_accumulation_steps={steps}; they mean the same"
+            )
+        if optimizer.built and not steps:
+            raise ValueError(
+                "backward_passes_per_step must be given before the optimizer is built (used for "
+                "the first time); wrap it when it is made"
+            )
+        optimizer.gradient_accumulation_steps = distribution.passes
+    _set_hooks(optimizer, distribution)
+    _hook_loss_scaling(keras.optimizers.LossScaleOptimizer)
