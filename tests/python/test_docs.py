@@ -169,3 +169,13 @@ def test_notebooks_are_clean(notebook):
         assert cell["outputs"] == [] and cell["execution_count"] is None
     text = "".join(line for cell in cells if cell not in code for line in cell["source"])
     assert f"mpirun -np 2 --bind-to none python {notebook.stem}.py" in text
+
+
+def test_files_that_the_architecture_names_exist():
+    """Wherever they are in the two trees, or in the tests."""
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    named = set(re.findall(r"`([\w./]+/[\w.]*\.(?:py|cc|h)|[\w./]+/)`", text))
+    assert len(named) > 30, named
+    folders = [ROOT, ROOT / "ops", ROOT / "smddp_tf"]
+    missing = [name for name in named if not any((f / name).exists() for f in folders)]
+    assert not missing
