@@ -1,4 +1,7 @@
-"""Large tensors that only move are read from the peer's memory, or through what the node shares."""
+"""Large tensors that only move are read from the peer's memory, or through what the node shares.
+
+Ranks start cold where they read each other: Yama may allow that to processes of one parent only.
+"""
 
 import platform
 
@@ -42,7 +45,7 @@ report(checks=checks)
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_from_peer_to_peer(job, ranks):
     """The same values in all ways; large tensors are read from the peers."""
-    result = job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result = job(with_checks(MOVE), ranks, env={"SMDDP_LOG_LEVEL": "debug"}, cold=True)
     result.check(ranks)
     for name in ("broadcast", "allgather", "alltoall"):
         assert f"single_copy_{name}: taken" in result.output, result.output[-3000:]
@@ -71,7 +74,7 @@ if rank in REFUSED:
 def test_reading_is_refused_later(job, ranks, refused):
     """The operation is done again through what the node shares; the values are the same."""
     body = with_checks(f"REFUSED = {refused}\n" + REFUSE + MOVE)
-    result = job(body, ranks, env={"SMDDP_LOG_LEVEL": "debug"})
+    result = job(body, ranks, env={"SMDDP_LOG_LEVEL": "debug"}, cold=True)
     result.check(ranks)
     assert "single_copy_broadcast: taken" in result.output
     told = result.output.count("Operation not permitted; the ranks copy through the memory")
@@ -118,7 +121,7 @@ except tf.errors.OpError as error:
 
 def test_a_peer_dies(job):
     """Whose memory is gone is told of as always."""
-    result = job(GONE, 3, timeout=90)
+    result = job(GONE, 3, timeout=90, cold=True)
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     assert "rank 1 (process" in result.output, result.output[-4000:]
