@@ -168,6 +168,34 @@ def test_pure_modules_import_the_standard_library_only():
                 assert known, f"{path} imports {name}"
 
 
+def _top_level_names(path) -> set:
+    """What can be imported from a file: definitions, assignments, imports, submodules."""
+    tree = ast.parse(path.read_text())
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name for alias in node.names}
+    if path.name == "__init__.py":
+        names |= {below.stem for below in path.parent.iterdir()}
+    return names
+
+
+def test_every_import_of_the_package_finds_its_names():
+    """In functions too, which no test may call."""
+    for path in (ROOT / "smddp_tf").rglob("*.py"):
+        for node in _executed(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if not isinstance(node, ast.ImportFrom) or not module.startswith("smddp_tf."):
+                continue
+            file = ROOT.joinpath(*module.split(".")).with_suffix(".py")
+            file = file if file.exists() else file.with_suffix("") / "__init__.py"
+            found = _top_level_names(file) | {"*"}
+            missing = {alias.name for alias in node.names} - found
+            assert not missing, f"{path} imports {missing} from {module}"
+
+
 def test_environment_has_one_reader():
     """In Python config.py, and for Horovod's compat/environment.py; in C++ core/config.cc."""
     reads = re.compile(r"environ(\.get|\.setdefault|\.pop|\[)|getenv")

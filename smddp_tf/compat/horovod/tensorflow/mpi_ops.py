@@ -23,6 +23,6 @@ def _grouped_allreduce(tensors, name=None, op=smddp_tf.Sum, **options):
 
 def handle_average_backwards_compatibility(op, average):
     """The op that an old `average` and a new `op` argument mean together."""
-    from smddp_tf._collectives import resolve_op
+    from smddp_tf._collectives.checks import resolve_op
 
     return resolve_op(average, op)
