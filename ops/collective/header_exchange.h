@@ -16,8 +16,7 @@ namespace smddp {
 
 class HeaderExchange {
  public:
-  // Sends this node's header once, then polls; sets *held when all headers have arrived, and on
-  // every later call until Close().
+  // Sends this node's header once, then polls; sets *held when all headers have arrived.
   Status Poll(PeerGroup* owners, const SlotHeader& own, bool* held);
   // Indexed by node.
   const std::vector<SlotHeader>& headers() const { return headers_; }

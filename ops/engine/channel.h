@@ -62,7 +62,7 @@ struct JoinedChannel {
   uint64_t run = 0;   // the plan run of the enqueued operation; 0: not a bucket
   bool over = false;  // on an owner: all ranks of all nodes have joined
   int last = -1;      // if `over`: the last rank to join
-  Status failure;     // why the other nodes cannot be reached
+  Status failure;     // why the exchange with the other nodes failed
 };
 
 class Channel {
