@@ -8,7 +8,7 @@
 namespace smddp {
 namespace {
 
-// Of each rank, when descriptions have to cross nodes.
+// Per rank, when descriptions are exchanged between nodes.
 constexpr size_t kCrossNodeDetailBytes = 8 << 10;
 
 }  // namespace
@@ -144,7 +144,7 @@ bool Pipeline::TryUnpack() {
   return true;
 }
 
-// True once the signatures are known to be equal; a mismatch changes state_.
+// Returns true once all signatures are known to be equal; a mismatch changes state_.
 bool Pipeline::Verify() {
   local_mismatch_ = false;
   for (int p = 0; p < shm_->size(); ++p) {
@@ -161,7 +161,7 @@ bool Pipeline::Verify() {
   return true;
 }
 
-// True when equal on all nodes; false when unknown yet, failed, or mismatched (see state_).
+// True if equal on all nodes; false if not yet known, failed, or mismatched (see state_).
 bool Pipeline::CompareAcrossNodes() {
   SlotHeader own = OwnHeader();
   own.presence = Presence::kHere;
@@ -180,7 +180,7 @@ bool Pipeline::CompareAcrossNodes() {
   }
   if (!status_.ok()) return false;
   if (asked) {
-    // That node knows the operation now; all compare in the next meeting.
+    // That node knows the operation now; all nodes compare in another exchange.
     resources_->exchange.Close();
     return false;
   }
@@ -216,7 +216,7 @@ bool Pipeline::MismatchInNode() {
     return true;
   };
   if (state_ == State::kMismatchPost) {
-    // The last report's text may still be being read.
+    // Peers may still be reading the text of the previous report.
     if (!reached(&ChannelCell::detail_read, report - 1)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[resources_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
@@ -276,7 +276,7 @@ MismatchReport Pipeline::OwnReport() const {
   return {request_->Key(), resources_->threads, resources_->waited};
 }
 
-// Leaves the channel as if the operation had never been, on every rank alike.
+// Ends the mismatched operation and leaves the channel usable, in the same state on every rank.
 void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
                       const std::vector<std::string>& texts) {
   bool threads = false, waited = false, other_names = false;
@@ -298,7 +298,7 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
   state_ = State::kDone;
 }
 
-// Of whose report the text is still awaited. Those of other nodes come all at once.
+// The ranks whose report has not arrived. Those of other nodes arrive all at once.
 std::vector<int> Pipeline::MissingInMismatch() const {
   std::vector<int> missing;
   for (int node = 0; node < topo_.num_nodes; ++node) {
@@ -328,7 +328,7 @@ std::vector<int> Pipeline::Missing() const {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
-    // All have staged where their memory is, but one cannot be read: it is gone.
+    // All have staged their addresses, but one cannot be read: that process is gone.
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
     if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
   }

@@ -49,7 +49,7 @@ class MpiLibrary {
   // Collective over all ranks; a rank with kNoColor gets no communicator.
   Status Split(int color, int key, MpiHandle* comm) const;
   void Free(MpiHandle comm) const;
-  // Reduces the job to the ranks with the same color, in the order of their keys.
+  // From now on the job is only the ranks with the same color, in the order of their keys.
   Status Restrict(int color, int key);
   Status CheckError(int error, const char* what) const;
 

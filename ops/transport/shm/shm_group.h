@@ -128,7 +128,7 @@ class ShmGroup {
   uint64_t JoinTickets() const;
   // Whether local rank r is waiting in join().
   bool HasJoined(int r) const;
-  // That last rank; *micros is when it joined, in microseconds of the wall clock.
+  // The rank that took the last ticket; *micros is the wall-clock time of that, in microseconds.
   int LastJoined(uint64_t* micros) const;
   // Between nodes, one rank learns on behalf of its node that all ranks have joined: EndJoin
   // releases the ranks that wait with this many tickets, and gives them the job's last rank.
