@@ -74,6 +74,7 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
     return Refuse("root_rank " + std::to_string(in.root) + " is not among the " +
                   std::to_string(topo.size) + " ranks that take part");
   }
+
   out->dtype = dtype->dtype;
   out->op = static_cast<ReduceOp>(in.op);
   out->root = in.root;
@@ -85,12 +86,14 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
   if (in.description != nullptr && *in.description != '\0') {
     out->plan_text = std::make_shared<const std::string>(in.description);
   }
+
   out->tensors.reserve(in.num_tensors);
   for (int i = 0; i < in.num_tensors; ++i) {
     const smddp_tensor& tensor = in.tensors[i];
     out->tensors.push_back(
         {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
   }
+
   if (out->gathers()) {
     int parts = out->kind == Kind::kAllgather ? topo.size : topo.size * topo.size;
     out->part_bytes.assign(in.part_bytes, in.part_bytes + parts);
@@ -153,10 +156,12 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   if (!status.ok()) terms.problem = status.message();
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
+
   auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
   status = ConnectJob(config, ranks, terms, context.get(), &everybody);
   if (!status.ok()) return status;
+
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
   auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = comm->Start();

@@ -27,8 +27,8 @@ enum {
 // ---- the job ------------------------------------------------------------------------------------
 
 SMDDP_EXPORT int smddp_init(void);  // idempotent
-// Restricts the job to these launcher ranks, renumbered in this order; a rank that is not listed
-// becomes a job of one rank.
+// The job is these launcher ranks, renumbered in this order (n = 0: all of them); a rank that is
+// not listed becomes a job of one rank.
 //
 // Before sharing anything, the ranks compare their settings, given as lines of NAME=value: a
 // difference in `must_agree` is an error on all ranks, one in `should_agree` a warning. A non-null

@@ -170,6 +170,7 @@ bool Pipeline::CompareAcrossNodes() {
   Status status = resources_->exchange.Poll(resources_->share_peers.get(), own, &held);
   if (!status.ok()) Fail(status);
   if (!held) return false;
+
   bool mismatch = local_mismatch_, asked = false;
   for (const SlotHeader& node : resources_->exchange.headers()) {
     if (node.presence == Presence::kGone) Fail(GoneElsewhere(node.root, request_->Title()));
@@ -179,6 +180,7 @@ bool Pipeline::CompareAcrossNodes() {
                        : node.signature != signature_ || node.verdict != 0;
   }
   if (!status_.ok()) return false;
+
   if (asked) {
     // That node knows the operation now; all nodes compare in another exchange.
     resources_->exchange.Close();
@@ -225,6 +227,7 @@ bool Pipeline::MismatchInNode() {
     state_ = State::kMismatchRead;
     return true;
   }
+
   if (!reached(&ChannelCell::detail_posted, report)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
@@ -288,6 +291,7 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
   resources_->threads |= threads;
   bool again = other_names && (threads || !waited);
   Fail({again ? Code::kOutOfTurn : Code::kMismatch, ExplainMismatch(ranks, texts)});
+
   uint64_t next = base_ + kSlots;
   ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   self.staged.store(next, std::memory_order_release);

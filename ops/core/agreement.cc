@@ -6,8 +6,8 @@
 namespace smddp {
 namespace {
 
-using Groups =
-    std::vector<std::pair<std::string, std::vector<int>>>;  // a value, and the ranks that have it
+// Each value, and the ranks that have it.
+using Groups = std::vector<std::pair<std::string, std::vector<int>>>;
 
 void Add(const std::string& value, int rank, Groups* groups) {
   for (auto& [known, ranks] : *groups) {

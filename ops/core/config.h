@@ -14,8 +14,7 @@ struct Config {
   double timeout_seconds = 600;
   // SMDDP_STALL_WARNING_SECONDS: a collective that has waited this long is reported (0: never).
   double stall_warning_seconds = 60;
-  // SMDDP_CHUNK_BYTES: size of a staging slot in bytes. 0: 256 KiB on one node, 1 MiB between
-  // nodes.
+  // SMDDP_CHUNK_BYTES: bytes of a staging slot. 0: 256 KiB on one node, 1 MiB between nodes.
   size_t chunk_bytes = 0;
   // SMDDP_SPIN_MICROSECONDS: how long a wait spins before it sleeps. -1: 50 if every rank of the
   // node has a core of its own, else 0.

@@ -18,8 +18,8 @@ enum class Code : int {
   kRemote = 4,    // a peer died or left; the communicator is broken
   kSystem = 5,    // an operating system or MPI call failed
   kNotInitialized = 6,
-  kOutOfTurn =
-      7,  // internal, from a collective to its channel: run it again when its turn has come
+  // Internal, from a collective to its channel: run it again when its turn has come.
+  kOutOfTurn = 7,
 };
 
 class [[nodiscard]] Status {

@@ -29,8 +29,7 @@ struct Topology {
   std::vector<std::vector<int>> nodes;  // ranks of each node, ascending
   std::vector<int> job_ranks;           // of each rank of the set, ascending
 
-  // keys[r] identifies rank r's node; ranks with equal keys share memory. Empty job_ranks: all
-  // ranks.
+  // keys[r] identifies rank r's node: equal keys share memory. Empty job_ranks: all ranks.
   template <typename Key>
   static Topology FromKeys(int rank, const std::vector<Key>& keys,
                            std::vector<int> job_ranks = {}) {

@@ -70,11 +70,13 @@ bool Channel::AdvanceFront(Finished* finished) {
       status.ok()) {
     return false;
   }
+
   Operation* front = queue_.front().get();
   if (status.ok() && front->collective == nullptr) {
     if (front->run_outcome != nullptr) status = *front->run_outcome;
     if (status.ok()) Activate(front);
   }
+
   if (status.ok()) {
     Progress progress = front->collective->Advance();
     if (progress != Progress::kDone) return progress == Progress::kSome;
@@ -159,6 +161,7 @@ Status Channel::Finish(Operation* operation) {
     turn_awaited_ = last_done_;
     return status;
   }
+
   resources_.waited = in_plan_order_;
   if (!resources_.threads) follows_ = false;
   recorder_->Finish(operation->record, status.ok() ? "done" : "failed", last_done_);
@@ -166,6 +169,7 @@ Status Channel::Finish(Operation* operation) {
   ++stats_.operations;
   stats_.bytes += operation->request.bytes();
   if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
+
   if (!status.ok() && status.code() != Code::kMismatch) {
     // The ranks are out of step now: a later operation would read this one's leftovers. The message
     // names this rank because it is propagated to the others.
@@ -233,12 +237,14 @@ bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* beg
   }
   if (resources_.share_peers == nullptr || joined->over || shm.JoinTickets() < tickets)
     return false;
+
   SlotHeader own{};
   own.presence = Presence::kJoined;
   own.root = shm.LastJoined(&own.count);
   bool held = false;
   joined->failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
   if (!held) return false;
+
   uint64_t latest = 0;
   bool everybody = true;  // every node has joined
   for (const SlotHeader& node : resources_.exchange.headers()) {
@@ -252,6 +258,7 @@ bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* beg
     if (node.count >= latest) joined->last = node.root;
     latest = std::max(latest, node.count);
   }
+
   joined->over = everybody;
   resources_.exchange.Close();
   return false;

@@ -65,6 +65,7 @@ class Farewell {
       shm.PostFailure(static_cast<int>(Code::kRemote),
                       "rank " + std::to_string(shm.cell(p).job_rank) + " died");
     }
+
     code = shm.Failure(&text);
     if (code == 0) return false;
     if (alarm != nullptr) alarm->Raise(code, text);
@@ -250,6 +251,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::unique_ptr<Connection> connection;
   status = ConnectSet(*context_, topology(), ranks, gather, &connection);
   if (!status.ok()) return status;
+
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
   std::shared_ptr<RankSet> set;
@@ -288,6 +290,7 @@ Status Communicator::RemoveSet(int number) {
     return {Code::kUsage,
             number == 0 ? "the global process set cannot be removed" : "there is no " + name};
   }
+
   status = CheckRemoval(number);
   if (!status.ok()) return status;
   std::shared_ptr<RankSet> set;

@@ -119,9 +119,11 @@ Status RankSet::Join(int* last) {
     if (direct_.Pump() || gradients_.Pump()) waiter.Reset();
     waiter.Pause([&] { return direct_.Pump() || gradients_.Pump() || Idle(); });
   }
+
   // A rank that fails must not take a ticket: the others would consider it joined.
   Status broken = direct_.Failure();
   if (!broken.ok()) return broken;
+
   Joining joining;
   joining.tickets = shm()->TakeJoinTicket(topology().JobRank(topology().local_rank));
   waiter.Reset();

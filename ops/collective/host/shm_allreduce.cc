@@ -136,11 +136,13 @@ void HierarchicalAllreduce::StartScatter(size_t i) {
   received_ = partial_ + wide;
   own_ = received_ + wide;
   gathered_ = own_ + narrow;
+
   ReduceStage stage = sums_in_node_ ? ReduceStage::kPartial : ReduceStage::kFull;
   ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, stage);
   ReduceOwnShare(i, reduce, {}, [&](ReduceArgs* args, char*, size_t first) {
     args->out = partial_ + first * accum_;
   });
+
   Status started = resources_->share_peers->StartAlltoall(partial_, part_ * accum_, received_);
   if (!started.ok()) Fail(started);
 }
@@ -155,6 +157,7 @@ void HierarchicalAllreduce::StartGather(size_t) {
   args.out = own_;
   args.scale = plan_.scale;
   args.divisor = plan_.divisor;
+
   ReduceStage stage = sums_in_node_ ? ReduceStage::kFinish : ReduceStage::kFull;
   FindReduce(request_->dtype, plan_.combine, stage)(args);
   Status started = resources_->share_peers->StartAllgather(own_, part_ * element_, gathered_);

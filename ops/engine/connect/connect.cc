@@ -86,6 +86,7 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   }
   Status status = exchange(*own, all);
   if (!status.ok()) return status;
+
   const Announcement& leader = (*all)[topo.nodes[topo.node][0]];
   if (topo.local_rank != 0) {
     if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
@@ -95,6 +96,7 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   status = exchange(*own, all);
   segment->CloseDescriptor();
   if (!status.ok()) return status;
+
   connection->reads_peers = true;
   for (int r : topo.nodes[topo.node]) connection->reads_peers &= (*all)[r].reads_peers != 0;
   return {};
@@ -217,6 +219,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
     for (int r : members) hash = (hash ^ static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull;
     return hash;
   };
+
   uint64_t own = hash_of(list);
   std::vector<uint64_t> hashes(size);
   Status status = mpi->Allgather(&own, sizeof own, hashes.data());
@@ -317,8 +320,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   context->launch = ReadLaunchInfo(::getenv, config.single_process);
   const LaunchInfo& launch = context->launch;
   if (launch.size != 1) {
-    // Another library may have initialized MPI already, in a way that the environment does not
-    // show.
+    // Another library may have initialized MPI already, which the environment does not show.
     if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
     Status status = OpenMpi(ranks, terms, context);
     if (status.ok()) status = ShareMemory(config, *context->mpi, connection.get());

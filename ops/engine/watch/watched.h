@@ -20,7 +20,7 @@ class Watched {
   // Calls look(operation, missing job ranks) for each operation that waits for peers.
   virtual void InspectAll(double seconds,
                           const std::function<void(Operation*, const std::vector<int>&)>& look) = 0;
-  // Calls look(missing buckets, seconds waited) for each step that waits for a bucket.
+  // Calls look(missing bucket, seconds waited) once per process set, with "" if no step is waiting.
   virtual void InspectPlans(
       double seconds,
       const std::function<void(const std::string& waiting, double waited)>& look) = 0;

@@ -79,12 +79,14 @@ Error* TypedCall(Call* call) {
     metadata->traits = 0;
     return nullptr;
   }
+
   const Api* api = loaded.load();
   if (!KnownLayout(*call)) {
     return Failure(api, SMDDP_SYSTEM,
                    "XLA passes the arguments of custom calls in a layout that is not known here; "
                    "compile with jit_compile=False");
   }
+
   Reader reader{call->attributes};
   smddp_request request = {};
   request.kind = reader.Int("kind");
@@ -97,6 +99,7 @@ Error* TypedCall(Call* call) {
   request.matching = reader.Int("matching");
   std::string name = reader.String("name");
   request.name = name.c_str();
+
   if (!reader.complete) {
     return Failure(api, SMDDP_SYSTEM, "an argument of a collective is missing in XLA's program");
   }
@@ -109,6 +112,7 @@ Error* TypedCall(Call* call) {
         {in.data, call->results.buffers[i]->data, static_cast<int32_t>(in.rank), in.dims});
   }
   *static_cast<int32_t*>(call->results.buffers[count]->data) = 0;
+
   int code = RunXlaRequest(request, tensors);
   return code == SMDDP_OK ? nullptr : Failure(api, code, smddp_last_error());
 }

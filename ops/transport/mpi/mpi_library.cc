@@ -262,10 +262,12 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
     }
     we_began_mpi = true;
   }
+
   query_thread_(&thread_level_);
   set_errhandler_(world_, errors_return_);
   comm_rank(world_, &rank_);
   comm_size(world_, &size_);
+
   char version[8192] = "";
   int length = 0;
   library_version_(version, &length);
