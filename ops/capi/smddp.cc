@@ -17,7 +17,7 @@
 #include "engine/communicator.h"
 #include "kernels/cpu/reduce.h"
 
-using namespace smddp;  // the C functions of this file are the only users
+using namespace smddp;  // this file has the C functions only
 
 struct smddp_plan {
   std::shared_ptr<const PlanInfo> info;
@@ -26,8 +26,8 @@ struct smddp_plan {
 
 namespace {
 
-// The one mutable global of the library. It is never destroyed: threads of TensorFlow may still
-// call in while the process ends.
+// The only mutable global state of the library. It is never destroyed, because TensorFlow's threads
+// may still call into it while the process exits.
 std::mutex init_mutex;
 std::atomic<Communicator*> communicator{nullptr};
 
@@ -58,7 +58,7 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
   return {};
 }
 
-// Checks the arguments and copies them; nothing has been sent when this fails.
+// Validates and copies the arguments; if this fails, nothing has been sent.
 Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
   const DTypeInfo* dtype = FindDType(in.dtype);
   if (in.kind < 0 || in.kind > 5) return Refuse("unknown collective " + std::to_string(in.kind));
@@ -74,6 +74,7 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
     return Refuse("root_rank " + std::to_string(in.root) + " is not among the " +
                   std::to_string(topo.size) + " ranks that take part");
   }
+
   out->dtype = dtype->dtype;
   out->op = static_cast<ReduceOp>(in.op);
   out->root = in.root;
@@ -85,12 +86,14 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
   if (in.description != nullptr && *in.description != '\0') {
     out->plan_text = std::make_shared<const std::string>(in.description);
   }
+
   out->tensors.reserve(in.num_tensors);
   for (int i = 0; i < in.num_tensors; ++i) {
     const smddp_tensor& tensor = in.tensors[i];
     out->tensors.push_back(
         {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
   }
+
   if (out->gathers()) {
     int parts = out->kind == Kind::kAllgather ? topo.size : topo.size * topo.size;
     out->part_bytes.assign(in.part_bytes, in.part_bytes + parts);
@@ -98,7 +101,7 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
   return {};
 }
 
-// Null, and *why.
+// Returns null and sets *why if the set cannot be used.
 std::shared_ptr<RankSet> FindSet(int number, Status* why) {
   Communicator* comm = communicator;
   if (comm != nullptr) return comm->Find(number, why);
@@ -115,15 +118,15 @@ Status RunRequest(const smddp_request& in) {
   return status.ok() ? set->Run(std::move(request)) : status;
 }
 
-// A C callback as the engine calls it.
+// Wraps a C callback for the engine.
 std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
   return [done, argument](const Status& result) {
     done(argument, static_cast<int>(result.code()), result.message().c_str());
   };
 }
 
-// The request as an operation. Null: it cannot be one, or `problem` was one before, and `done` has
-// been told.
+// Turns the request into an operation. Returns null if *problem was already set or the request is
+// invalid; `done` has then been called.
 std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set,
                                    smddp_done done, void* argument, Status* problem) {
   auto operation = std::make_unique<Operation>();
@@ -134,7 +137,7 @@ std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* 
   return nullptr;
 }
 
-// Of bytes, without tensors yet.
+// A request on bytes, without tensors.
 smddp_request Simple(int kind, const char* name) {
   smddp_request request = {};
   request.kind = kind;
@@ -153,16 +156,18 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   if (!status.ok()) terms.problem = status.message();
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
+
   auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
   status = ConnectJob(config, ranks, terms, context.get(), &everybody);
   if (!status.ok()) return status;
+
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
   auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = comm->Start();
   if (!status.ok()) return status;
   communicator = comm.release();
-  // A forked child has none of the threads and is no rank: to it the job does not exist.
+  // A forked child has none of the threads and is not a rank: for it, the job does not exist.
   static const int registered = pthread_atfork(nullptr, nullptr, [] { communicator = nullptr; });
   static_cast<void>(registered);
   return {};
@@ -184,7 +189,7 @@ int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const ch
   Terms terms{text(must_agree), text(should_agree), text(problem)};
   try {
     return Return(InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms)));
-  } catch (const std::exception& error) {  // no memory, or no more threads
+  } catch (const std::exception& error) {  // out of memory or threads
     return Return({Code::kSystem, std::string("this rank cannot start: ") + error.what()});
   }
 }

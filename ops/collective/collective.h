@@ -1,7 +1,7 @@
-// Collective: one operation under way on one rank, advanced by whoever has time.
+// Collective: one operation in progress on one rank.
 //
-// Advance() never blocks: it does what can be done now and says so. Who calls it, how to wait in
-// between and when to give up is the engine's business (engine/channel.h), so an algorithm has no
+// Advance() never blocks: it makes the progress that is possible now. Who calls it, how to wait
+// between calls and when to give up is up to the engine (engine/channel.h), so an algorithm has no
 // thread, no clock and no deadline of its own.
 #pragma once
 
@@ -18,22 +18,23 @@
 
 namespace smddp {
 
-// What the ranks share for one ordered stream of collectives.
+// The resources of one channel: shared memory, groups between nodes, and the counters that ranks
+// keep in step.
 struct ChannelResources {
   const Topology* topology = nullptr;
   ShmGroup* shm = nullptr;
   int index = 0;
-  // The owners with the same local rank, one a node; may be null.
+  // The owners of the same share, one per node; may be null.
   std::unique_ptr<PeerGroup> share_peers;
   std::unique_ptr<PeerGroup> all_ranks;  // null on a single node
-  HeaderExchange exchange;               // of the owners
-  bool reads_peers = false;              // every rank of the node can read the others' memory
+  HeaderExchange exchange;               // among the owners
+  bool reads_peers = false;              // every rank of the node can read its peers' memory
   bool threads = false;                  // see MismatchReport
-  bool waited = false;                   // the same
-  bool timed = false;                    // collectives note when their peers had come
+  bool waited = false;                   // see MismatchReport
+  bool timed = false;                    // collectives record when all peers had arrived
   uint64_t next_chunk = 0;               // the same on all ranks between operations
   uint64_t mismatches = 0;               // the same on all ranks of the node
-  size_t piece_bytes = 1 << 20;          // of payloads that move between nodes; see CrossNodeMove
+  size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeMove
 };
 
 enum class Progress { kNone, kSome, kDone };
@@ -43,12 +44,13 @@ class Collective {
   virtual ~Collective() = default;
 
   virtual Progress Advance() = 0;
-  // After kDone. Mismatch leaves the channel usable; any other failure breaks the communicator.
+  // Valid after kDone. A mismatch leaves the channel usable; any other failure breaks the
+  // communicator.
   virtual const Status& status() const = 0;
-  // When all ranks were known to have begun it too, in seconds of core/deadline.h; 0 before that,
-  // and if the channel is not timed.
+  // When all ranks were known to have begun the operation, in seconds of core/deadline.h; 0 before
+  // that, and if the channel is not timed.
   virtual double met_at() const = 0;
-  // Job ranks that this one waits for.
+  // Job ranks that this rank is waiting for.
   virtual std::vector<int> Missing() const = 0;
 };
 

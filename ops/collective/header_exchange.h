@@ -1,8 +1,8 @@
-// How the nodes of a job find out that they begin the same operation.
+// HeaderExchange: the nodes of a job verify that they begin the same operation.
 //
-// Before each operation the owners of a share, one a node, tell each other its header. A node whose
-// ranks have all joined takes part before it knows which operation will come; so all learn that it
-// has joined, and it learns what the others began.
+// Before each operation the owners of a share, one per node, exchange its header. A node whose
+// ranks have all joined takes part before it knows which operation is next: the others learn that
+// it has joined, and it learns which operation they began.
 #pragma once
 
 #include <string>
@@ -16,28 +16,27 @@ namespace smddp {
 
 class HeaderExchange {
  public:
-  // Tells `own` unless this node has told before, then looks whether all have. True once they have,
-  // until Close().
+  // Sends this node's header once, then polls; sets *held when all headers have arrived.
   Status Poll(PeerGroup* owners, const SlotHeader& own, bool* held);
-  // By node.
+  // Indexed by node.
   const std::vector<SlotHeader>& headers() const { return headers_; }
-  // The operation needs the owners' group for itself, until Close.
+  // The operation uses the owners' group from now on, until Close().
   void Use() { state_ = State::kUsed; }
-  // The next operation has a meeting of its own.
+  // Ends the exchange; the next operation starts a new one.
   void Close() { state_ = State::kNone; }
-  // Tells the other nodes that `job_rank` takes part no more. Called until true: they know, or it
-  // is too late to tell them, in the middle of an operation.
+  // Announces to the other nodes that `job_rank` has left. To be called until it returns true: they
+  // have been notified, or it is too late because an operation is in progress.
   bool AnnounceDeparture(PeerGroup* owners, int job_rank);
 
  private:
   enum class State { kNone, kStarted, kHeld, kUsed };
   State state_ = State::kNone;
   bool gone_ = false;
-  const SlotHeader* told_ = nullptr;  // in the group's memory, until the meeting is held
+  const SlotHeader* told_ = nullptr;  // in the group's memory, until the exchange completes
   std::vector<SlotHeader> headers_;
 };
 
-// What a rank of another node fails with that waited for it.
+// The error of a rank that waited for `job_rank`, which has left, on another node.
 Status GoneElsewhere(int job_rank, const std::string& title);
 
 }  // namespace smddp

@@ -3,7 +3,7 @@
 namespace smddp {
 namespace {
 
-constexpr int kPartSizesRoot = -1;  // SMDDP_NUMBERS of capi/smddp.h
+constexpr int kPartSizesRoot = -1;  // SMDDP_NUMBERS in capi/smddp.h
 
 }  // namespace
 
@@ -22,9 +22,9 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
   request.op = static_cast<ReduceOp>(peer.op);
   request.root = peer.root;
   request.run = peer.run;
-  request.prescale = peer.scale;  // of the share that this rank reduces
-  // Part sizes fit the zeros of JoinedMove; of other allgathers we can only be the rank without
-  // any.
+  request.prescale = peer.scale;  // for the share that this rank reduces
+  // Part sizes fit into the zeros of JoinedMove; other allgathers work only if some rank
+  // contributes nothing anyway.
   bool gathers =
       request.kind == Kind::kAllgather &&
       (peer.count == 0 || (peer.root == kPartSizesRoot && peer.count <= kPartSizesBytes));

@@ -1,4 +1,5 @@
-// What a rank asks for after join(), so that the others' collectives can go on: zeros, or nothing.
+// The requests of a rank that has called join(): it contributes zeros, or nothing, so that its
+// peers' collectives can complete.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +11,15 @@
 
 namespace smddp {
 
-// Of part sizes that are gathered before the parts themselves, at most; see JoinedMove.
+// Upper limit of the part sizes that are gathered before the parts themselves; see JoinedMove.
 constexpr size_t kPartSizesBytes = 4096;
 
-// The request of a rank that has joined, from what a peer wrote before its first chunk. Where zeros
-// would not do (a minimum, a broadcast from this rank, an exchange), it matches nobody's, so that
-// the operation fails on all ranks. `memory` holds the zeros and lives as long as the request.
+// The request of a joined rank, derived from the header of a peer's first chunk. Where zeros would
+// be wrong (a minimum, a broadcast from this rank, an alltoall), the request matches nobody's, so
+// the operation fails on all ranks. `memory` holds the zeros and must outlive the request.
 Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<char>* memory);
 
-// Whether nodes of which all ranks have joined can take part: in sums, averages and barriers.
+// Whether nodes whose ranks have all joined can take part: true of sums, averages and barriers.
 bool ServedByJoinedNodes(const Request& request);
 
 }  // namespace smddp

@@ -8,7 +8,7 @@
 namespace smddp {
 namespace {
 
-// Of each rank, when descriptions have to cross nodes.
+// Per rank, when descriptions are exchanged between nodes.
 constexpr size_t kCrossNodeDetailBytes = 8 << 10;
 
 }  // namespace
@@ -144,7 +144,7 @@ bool Pipeline::TryUnpack() {
   return true;
 }
 
-// True once the signatures are known to be equal; a mismatch changes state_.
+// Returns true once all signatures are known to be equal; a mismatch changes state_.
 bool Pipeline::Verify() {
   local_mismatch_ = false;
   for (int p = 0; p < shm_->size(); ++p) {
@@ -161,7 +161,7 @@ bool Pipeline::Verify() {
   return true;
 }
 
-// True when equal on all nodes; false when unknown yet, failed, or mismatched (see state_).
+// True if equal on all nodes; false if not yet known, failed, or mismatched (see state_).
 bool Pipeline::CompareAcrossNodes() {
   SlotHeader own = OwnHeader();
   own.presence = Presence::kHere;
@@ -170,6 +170,7 @@ bool Pipeline::CompareAcrossNodes() {
   Status status = resources_->exchange.Poll(resources_->share_peers.get(), own, &held);
   if (!status.ok()) Fail(status);
   if (!held) return false;
+
   bool mismatch = local_mismatch_, asked = false;
   for (const SlotHeader& node : resources_->exchange.headers()) {
     if (node.presence == Presence::kGone) Fail(GoneElsewhere(node.root, request_->Title()));
@@ -179,8 +180,9 @@ bool Pipeline::CompareAcrossNodes() {
                        : node.signature != signature_ || node.verdict != 0;
   }
   if (!status_.ok()) return false;
+
   if (asked) {
-    // That node knows the operation now; all compare in the next meeting.
+    // That node knows the operation now; all nodes compare in another exchange.
     resources_->exchange.Close();
     return false;
   }
@@ -216,7 +218,7 @@ bool Pipeline::MismatchInNode() {
     return true;
   };
   if (state_ == State::kMismatchPost) {
-    // The last report's text may still be being read.
+    // Peers may still be reading the text of the previous report.
     if (!reached(&ChannelCell::detail_read, report - 1)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[resources_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
@@ -225,6 +227,7 @@ bool Pipeline::MismatchInNode() {
     state_ = State::kMismatchRead;
     return true;
   }
+
   if (!reached(&ChannelCell::detail_posted, report)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
@@ -276,7 +279,7 @@ MismatchReport Pipeline::OwnReport() const {
   return {request_->Key(), resources_->threads, resources_->waited};
 }
 
-// Leaves the channel as if the operation had never been, on every rank alike.
+// Ends the mismatched operation and leaves the channel usable, in the same state on every rank.
 void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
                       const std::vector<std::string>& texts) {
   bool threads = false, waited = false, other_names = false;
@@ -288,6 +291,7 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
   resources_->threads |= threads;
   bool again = other_names && (threads || !waited);
   Fail({again ? Code::kOutOfTurn : Code::kMismatch, ExplainMismatch(ranks, texts)});
+
   uint64_t next = base_ + kSlots;
   ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   self.staged.store(next, std::memory_order_release);
@@ -298,7 +302,7 @@ void Pipeline::Resume(const std::vector<MismatchReport>& reports, const std::vec
   state_ = State::kDone;
 }
 
-// Of whose report the text is still awaited. Those of other nodes come all at once.
+// The ranks whose report has not arrived. Those of other nodes arrive all at once.
 std::vector<int> Pipeline::MissingInMismatch() const {
   std::vector<int> missing;
   for (int node = 0; node < topo_.num_nodes; ++node) {
@@ -328,7 +332,7 @@ std::vector<int> Pipeline::Missing() const {
       late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
     }
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
-    // All have staged where their memory is, but one cannot be read: it is gone.
+    // All have staged their addresses, but one cannot be read: that process is gone.
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
     if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
   }

@@ -1,21 +1,23 @@
 // Pipeline: the skeleton of every collective inside a node.
 //
-// The payload is cut into chunks. Each chunk passes three phases on every rank, and a rank works
-// on different chunks in different phases at once:
+// The payload is cut into chunks. Each chunk passes three phases on every rank; a rank works on
+// different chunks in different phases at the same time:
 //
-//   stage    copy into the own slot what the peers will read       needs: the slot is free
-//   combine  compute the own share, leave the result in the slot   needs: all peers staged it
-//   unpack   copy the peers' results into the own tensors          needs: all peers combined it
+//   stage    copy the bytes that the peers will read into the own slot   needs: a free slot
+//   combine  reduce the own share, leave the result in the slot          needs: all peers staged it
+//   unpack   copy the peers' results into the own tensors                needs: all peers combined
+//   it
 //
-// A slot is free for chunk k when every peer has unpacked chunk k - kSlots. The first chunk's slot
-// header carries the signature of the operation. Nobody combines before all signatures were seen
-// to be equal, so a mismatch is found by all ranks together, before a tensor was touched. They then
-// exchange descriptions, skip kSlots chunks (nobody can have staged more) and the channel is
-// usable. Where names differ it may be only the order, if a rank has several threads: then all
-// ranks fail with kOutOfTurn, and their channels run the operation again when its turn has come.
+// A slot is free for chunk k when every peer has unpacked chunk k - kSlots. The slot header of the
+// first chunk carries the operation's signature, and no rank combines before it has seen that all
+// signatures are equal. So all ranks detect a mismatch together, before any tensor was modified;
+// they then exchange descriptions and skip kSlots chunks (no rank can have staged more), and the
+// channel stays usable. If only names differ and a rank has several threads, the order may differ
+// rather than the program: all ranks then fail with kOutOfTurn, and their channels run the
+// operation again when its turn has come.
 //
-// Across nodes the owners of a share also compare signatures with their peers on the other nodes,
-// and tell the ranks of their own node through SlotHeader::verdict.
+// Between nodes, the owners of a share also compare signatures with their peers on the other nodes,
+// and publish the result to their own node in SlotHeader::verdict.
 #pragma once
 
 #include <string>
@@ -38,20 +40,20 @@ class Pipeline : public Collective {
  protected:
   // `i` counts from the operation's first chunk.
   virtual void Stage(size_t i) = 0;
-  // False: not finished (waiting for another node); it is called again.
+  // Returns false if it has to wait for another node; it is then called again.
   virtual bool Combine(size_t i) = 0;
   virtual void Unpack(size_t) {}
-  // After the last chunk; false: not finished. *moved is set if anything was done.
+  // Called after the last chunk until it returns true; sets *moved if it made progress.
   virtual bool Conclude(bool* /*moved*/) { return true; }
 
   char* Slot(int local_rank, size_t i) const {
     return shm_->slot(local_rank, resources_->index, base_ + i);
   }
-  // What a rank says of the operation as a whole.
+  // The header of the operation's first chunk, which describes the operation as a whole.
   SlotHeader& Header(int local_rank) const {
     return shm_->header(local_rank, resources_->index, base_);
   }
-  // Peers read this rank's tensors: the operation is not over until they all have finished it.
+  // Peers read this rank's tensors: the operation is not over until all of them have finished it.
   void LendMemory() { lends_ = true; }
   void Fail(Status status) { status_ = std::move(status); }
 

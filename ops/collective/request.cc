@@ -17,7 +17,7 @@ class Hash {
   }
   template <typename T>
   void Add(T value) {
-    // whole words at a time: a gradient list has a thousand dimensions
+    // A word at a time, because a list of gradients has a thousand dimensions.
     uint64_t word = 0;
     std::memcpy(&word, &value, sizeof value);
     value_ = (value_ ^ word) * 0x9e3779b97f4a7c15ull;
@@ -74,7 +74,7 @@ uint64_t Request::Key() const {
   if (has_joined()) return joined.key;
   Hash hash;
   hash.Bytes(name.data(), name.size());
-  // The numbers that go before an allgather or alltoall have its name.
+  // The sizes gathered before an allgather or alltoall are sent under the same name.
   hash.Add(kind == Kind::kAllgather && root < 0);
   return hash.value();
 }
@@ -104,7 +104,7 @@ uint64_t Request::Signature() const {
   return hash.value();
 }
 
-// Made for each operation, so without a stream, which costs as much as a small collective.
+// Called for every operation, so it avoids a stream, which costs as much as a small collective.
 std::string Request::Title() const {
   if (has_joined()) return "join(): no more data, so only sums and averages are served";
   std::string title;
@@ -153,7 +153,7 @@ const char* ReduceOpName(ReduceOp op) {
 }
 
 std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std::string>& texts) {
-  // Rank texts[0] is compared with the first that differs; two sides tell the story.
+  // Compares texts[0] with the first one that differs; two sides are enough for a message.
   size_t other = 0;
   for (size_t i = 1; i < texts.size() && other == 0; ++i) {
     if (texts[i] != texts[0]) other = i;

@@ -1,4 +1,4 @@
-// What one rank asks for: the arguments of a collective, and how to compare them with the others'.
+// Request: the arguments of one rank's collective, and how they are compared with the other ranks'.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +23,10 @@ enum class Kind : int {
 // Horovod's numbers.
 enum class ReduceOp : int { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
 
-// How an operation meets its counterparts on the other ranks.
+// How an operation is matched with its counterparts on the other ranks.
 enum class Matching : int {
-  kInOrder = 0,  // all ranks ask for the same operations in the same order
-  kPerhaps = 1,  // probably so; where names differ, several threads may have asked
+  kInOrder = 0,  // all ranks request the same operations in the same order
+  kPerhaps = 1,  // in order, unless names differ: then several threads may have called
   kByName = 2,   // in the order of the first rank of the set
 };
 
@@ -51,40 +51,40 @@ struct Request {
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
   std::vector<size_t> part_bytes;
-  // Gradient buckets: which plan, which of its runs and which bucket; `plan_text` has a line for
-  // each gradient.
+  // Gradient buckets: the plan's fingerprint, the number of the run, and the bucket; `plan_text`
+  // has one line per gradient.
   uint64_t plan = 0;
   uint64_t run = 0;
   int bucket = -1;
   std::shared_ptr<const std::string> plan_text;
 
-  // A rank that has joined (collective/joined.h) gives a peer's signature and number of chunks.
+  // Set on a rank that has joined (collective/joined.h), from a peer's header.
   struct Joined {
     uint64_t signature = 0;  // 0: this rank has not joined
     uint64_t key = 0;
     size_t chunks = 0;
-    uint32_t round = 0;  // of joining
+    uint32_t round = 0;  // join round
   } joined;
 
   bool has_joined() const { return joined.signature != 0; }
   size_t count() const;  // elements of all tensors
-  // What a rank that joins is told: the elements of an allreduce; of an allgather the bytes of the
-  // rank that brings least, 0 if one brings nothing.
+  // The count in the header for joined ranks: the elements of an allreduce; for an allgather the
+  // smallest part in bytes, so 0 if some rank contributes nothing.
   size_t joined_count() const;
-  // Of all ranks together: the parts of an allgather, what all pairs of an alltoall exchange, and
-  // of a broadcast the bytes that each rank gets.
+  // Over all ranks: the sum of an allgather's parts, of all pairs of an alltoall, and for a
+  // broadcast the bytes that each rank receives.
   size_t moved_bytes() const;
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
 
-  // Tells operations of one rank apart: a hash of the name, and of the step of an allgather.
+  // Distinguishes operations of one rank: a hash of the name, and of the step of an allgather.
   uint64_t Key() const;
-  // Equal exactly when the ranks ask for the same thing.
+  // Equal on two ranks exactly if they request the same operation.
   uint64_t Signature() const;
-  // What error messages show: a first line for the operation, then one for each tensor.
+  // For error messages: one line for the operation, then one line per tensor.
   std::string Describe() const;
   bool reduces() const { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
-  // Whether the tensors differ by rank, as they should; part_bytes is equal on all.
+  // Whether the tensors legitimately differ between ranks; part_bytes is equal on all.
   bool gathers() const { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
   // "allreduce 'loss'" or "gradient bucket 1 of 'tape' (step 17)".
   std::string Title() const;
@@ -93,7 +93,7 @@ struct Request {
 const char* KindName(Kind kind);
 const char* ReduceOpName(ReduceOp op);
 
-// The message of a mismatch. `texts` are the Describe() of each listed job rank.
+// The error message of a mismatch. texts[i] is the Describe() of job rank ranks[i].
 std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std::string>& texts);
 
 }  // namespace smddp

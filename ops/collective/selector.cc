@@ -11,7 +11,7 @@
 namespace smddp {
 namespace {
 
-// An algorithm and the reason why it cannot or should not serve; "" when it can.
+// An algorithm, and the reason why it cannot serve a request or should not; "" if it can.
 struct Entry {
   const char* name;
   Kind kind;
@@ -39,13 +39,14 @@ std::string SmallOnly(const Selector& selector, const Request& request) {
 std::string NotSmall(const Selector& selector, const Request& request) {
   return request.moved_bytes() < selector.single_copy_bytes ? "the payload is small" : "";
 }
-// Root and readers copy at the same time, and the readers past their caches: faster than one copy.
+// For large payloads the slots are faster than a single copy: root and readers copy at the same
+// time, and the readers bypass their caches.
 std::string RejectUnlessMidSized(const Selector& selector, const Request& request) {
   return request.moved_bytes() >= kPastCachesBytes ? "the payload is large"
                                                    : NotSmall(selector, request);
 }
 
-// The first entry that can and should serve is taken.
+// The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
     {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
@@ -71,12 +72,12 @@ const Entry kTable[] = {
 
 std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Request* request,
                                            std::string* why) const {
-  // An allreduce of a joined rank is like any other, of zeros; all else it does with nothing.
+  // A joined rank contributes zeros to an allreduce, and nothing to any other collective.
   bool zeros = request->kind == Kind::kAllreduce && !request->tensors.empty();
   if (request->has_joined() && !zeros) {
     return std::make_unique<JoinedMove>(resources, request);
   }
-  // A barrier is an allreduce of nothing.
+  // A barrier is an allreduce of zero elements.
   Kind kind = request->kind == Kind::kBarrier ? Kind::kAllreduce : request->kind;
   bool forced = kind == Kind::kAllreduce && !forced_allreduce.empty();
   for (int pass = forced ? 0 : 1; pass < 2; ++pass) {

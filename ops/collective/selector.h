@@ -11,12 +11,12 @@ namespace smddp {
 struct Selector {
   // Payloads up to this take the one-hop allreduce. Measured on 2 ranks; see docs/performance.md.
   size_t oneshot_bytes = 16 << 10;
-  // Payloads from this on are read from the peers' memory, where that can be.
+  // From this size on, payloads are read directly from the peers' memory where possible.
   size_t single_copy_bytes = 32 << 10;
   std::string forced_allreduce;  // by name; empty: automatic
 
-  // `request` and `resources` outlive the collective. `why`, unless nullptr, receives a line for
-  // each algorithm that was passed over, and the one that was taken.
+  // `request` and `resources` must outlive the collective. `why`, unless null, receives one line
+  // for each algorithm that was rejected, and one for the chosen one.
   std::unique_ptr<Collective> Make(ChannelResources* resources, const Request* request,
                                    std::string* why) const;
 };

@@ -6,7 +6,8 @@
 namespace smddp {
 namespace {
 
-using Groups = std::vector<std::pair<std::string, std::vector<int>>>;  // a value, and who has it
+// Each value, and the ranks that have it.
+using Groups = std::vector<std::pair<std::string, std::vector<int>>>;
 
 void Add(const std::string& value, int rank, Groups* groups) {
   for (auto& [known, ranks] : *groups) {
@@ -30,7 +31,7 @@ std::string RankRanges(const std::vector<int>& ranks) {
 }
 
 std::string Differences(const std::vector<std::string>& texts, const std::vector<int>& ranks) {
-  std::vector<std::string> names;  // in the order in which they come first
+  std::vector<std::string> names;  // in order of first appearance
   std::map<std::string, Groups> values;
   for (size_t i = 0; i < texts.size(); ++i) {
     std::istringstream lines(texts[i]);

@@ -1,4 +1,5 @@
-// What must be, or should be, the same on all ranks: text, compared once, at init. Pure.
+// Compares the ranks' settings at init: text that must, or should, be the same on all of them.
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +8,18 @@
 
 namespace smddp {
 
-// What a rank starts with. Each is lines of "NAME=value"; a value may be empty: not known.
+// A rank's settings, as lines of "NAME=value"; an empty value means unknown.
 struct Terms {
   std::string must;     // a difference is an error on all ranks
   std::string should;   // a difference is a warning
   std::string problem;  // why this rank cannot start; "" if it can
 };
 
-// A line for each name whose values differ: "  NAME: value on ranks 0, 2-5; value on rank 1". ""
-// when none does. texts[i] is of rank ranks[i]; who does not know a value agrees with everybody.
+// One line for each name whose values differ: "  NAME: value on ranks 0, 2-5; value on rank 1"; ""
+// if none do. texts[i] is of rank ranks[i]; an unknown value agrees with every other.
 std::string Differences(const std::vector<std::string>& texts, const std::vector<int>& ranks);
 
-// "rank 3", or "ranks 0, 2-5"; ascending.
+// "rank 3", or "ranks 0, 2-5", for ascending ranks.
 std::string RankRanges(const std::vector<int>& ranks);
 
 uint64_t HashOf(const std::string& text);

@@ -14,7 +14,7 @@ Status Refuse(const char* name, const char* value, const std::string& accepted) 
           std::string(name) + "='" + value + "' is not understood; it takes " + accepted};
 }
 
-// Reads a number in [low, high]; leaves *out alone when the variable is unset or empty.
+// Reads a number in [low, high]; leaves *out unchanged if the variable is unset or empty.
 template <typename T>
 Status ReadNumber(const char* name, double low, double high, T* out) {
   const char* text = std::getenv(name);
@@ -64,7 +64,7 @@ Status Config::FromEnvironment(Config* config) {
   };
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
   if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
-  config->chunk_bytes = config->chunk_bytes / 256 * 256;  // slots keep every dtype's alignment
+  config->chunk_bytes = config->chunk_bytes / 256 * 256;  // keeps slots aligned for every dtype
   for (const Status& status : results) {
     if (!status.ok()) return status;
   }

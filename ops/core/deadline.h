@@ -1,4 +1,4 @@
-// Time as the library counts it: a monotonic clock, in seconds.
+// The library's clock: monotonic, in seconds.
 #pragma once
 
 #include <chrono>

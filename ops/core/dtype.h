@@ -1,5 +1,5 @@
-// The one table of element types. Codes are TensorFlow's DataType numbers, so that no layer
-// translates; the core itself never sees a TensorFlow header.
+// The table of element types. Codes are TensorFlow's DataType numbers, so no layer has to translate
+// them; the core itself never includes a TensorFlow header.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,11 @@ struct DTypeInfo {
   DType dtype;
   const char* name;
   size_t size;        // bytes of one element
-  size_t accum_size;  // bytes of the type that partial sums are kept in; 0: not reducible
+  size_t accum_size;  // bytes of the accumulator type; 0: not reducible
 };
 
-// Partial sums of 16-bit floats are float32; small integers are widened so that an average is
-// exact as long as the sum fits the wider type.
+// 16-bit floats accumulate in float32; integers are widened so that an average is exact as long as
+// the sum fits the wider type.
 inline constexpr DTypeInfo kDTypes[] = {
     {DType::kFloat32, "float32", 4, 4},   {DType::kFloat64, "float64", 8, 8},
     {DType::kInt32, "int32", 4, 8},       {DType::kUint8, "uint8", 1, 4},
@@ -39,7 +39,7 @@ inline constexpr DTypeInfo kDTypes[] = {
     {DType::kFloat16, "float16", 2, 4},
 };
 
-// nullptr when the code names no type of the table.
+// Returns nullptr for a code that is not in the table.
 inline const DTypeInfo* FindDType(int32_t code) {
   for (const DTypeInfo& info : kDTypes) {
     if (static_cast<int32_t>(info.dtype) == code) return &info;

@@ -29,7 +29,7 @@ void Log(LogLevel level, const std::string& text) {
   std::string line = "smddp_tf";
   if (rank >= 0) line += "[rank " + std::to_string(rank) + "]";
   line += std::string(" ") + kNames[static_cast<int>(level)] + ": " + text + "\n";
-  // A log line that cannot be written has nowhere else to go.
+  // If stderr cannot be written, there is nowhere to report it.
   ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);
 }

@@ -1,4 +1,4 @@
-// One line a message on stderr: "smddp_tf[rank 1] warning: ...".
+// The log: one line per message on stderr, "smddp_tf[rank 1] warning: ...".
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 void SetLogLevel(const std::string& name);
 void SetLogRank(int rank);
 bool LogEnabled(LogLevel level);
-// Writes the whole line with one write(2), so that lines of several ranks do not mix.
+// Writes the line with a single write(2), so that lines of several ranks do not interleave.
 void Log(LogLevel level, const std::string& text);
 
 inline void LogDebug(const std::string& text) { Log(LogLevel::kDebug, text); }

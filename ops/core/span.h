@@ -1,5 +1,5 @@
-// A bucket is a list of spans, one per tensor. Logically the spans are laid end to end; chunks and
-// shares are ranges of that logical array, so nothing is ever packed into a fusion buffer.
+// Spans: a bucket is a list of spans, one per tensor, which are logically concatenated. Chunks and
+// shares are ranges of that concatenation, so no fusion buffer is needed.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct Span {
   size_t count = 0;     // elements
 };
 
-// The spans of one bucket, with the logical offset of each, in elements.
+// The spans of one bucket, with each span's logical offset in elements.
 class SpanList {
  public:
   SpanList() = default;

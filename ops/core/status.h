@@ -1,7 +1,7 @@
-// Status: the result of every function that can fail across a seam of the library.
+// Status: the result of every function that can fail across a layer boundary.
 //
 // Recoverable failures (bad arguments, a peer that died, a timeout) are Status values; a broken
-// invariant of our own code is an assert. A Status travels upward and each layer adds a sentence.
+// invariant of our own code is an assert. Layers add context as a Status travels upward.
 #pragma once
 
 #include <string>
@@ -9,16 +9,17 @@
 
 namespace smddp {
 
-// The numbers are part of the C API (capi/smddp.h).
+// The values are part of the C API (capi/smddp.h).
 enum class Code : int {
   kOk = 0,
   kUsage = 1,     // the caller's arguments are wrong; nothing was sent
-  kMismatch = 2,  // ranks asked for different things; the job can go on
+  kMismatch = 2,  // the ranks' requests differ; the job can continue
   kTimeout = 3,   // SMDDP_TIMEOUT_SECONDS passed; the communicator is broken
   kRemote = 4,    // a peer died or left; the communicator is broken
-  kSystem = 5,    // the operating system or MPI refused something
+  kSystem = 5,    // an operating system or MPI call failed
   kNotInitialized = 6,
-  kOutOfTurn = 7,  // of a collective, to its channel: run it again when its turn has come
+  // Internal, from a collective to its channel: run it again when its turn has come.
+  kOutOfTurn = 7,
 };
 
 class [[nodiscard]] Status {
@@ -30,7 +31,7 @@ class [[nodiscard]] Status {
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
 
-  // The same failure with a sentence of context in front.
+  // The same failure, with context prepended.
   Status Within(const std::string& context) const {
     return ok() ? *this : Status(code_, context + ": " + message_);
   }

@@ -1,9 +1,9 @@
-// Who is where: pure rank arithmetic, no I/O.
+// Topology: pure rank arithmetic, no I/O.
 //
-// A topology is of a set of ranks, of all or of some, numbered from 0 in the set. Messages and
-// `root_rank` have the number in the whole job instead, the job rank. Ranks of one node can share
-// memory. Within a node ranks are in ascending order (local_rank); nodes are ordered by their
-// lowest rank (cross_rank).
+// A topology covers a process set, all ranks or some of them, which are numbered from 0 within the
+// set. Messages and `root_rank` use the number in the whole job instead, the job rank. Ranks of one
+// node can share memory. Within a node, ranks are in ascending order (local_rank); nodes are
+// ordered by their lowest rank (cross_rank).
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,12 @@ struct Topology {
   int num_nodes = 1;  // Horovod's cross_size
   bool homogeneous = true;
   // Ranks that own a share of each chunk: the smallest local size, so that local rank j < owners
-  // exists on every node and reduces its share with its peers j of the other nodes.
+  // exists on every node and reduces its share with the ranks j of the other nodes.
   int owners = 1;
   std::vector<std::vector<int>> nodes;  // ranks of each node, ascending
-  std::vector<int> job_ranks;           // of each rank, ascending
+  std::vector<int> job_ranks;           // of each rank of the set, ascending
 
-  // keys[r] says which node rank r is on; equal keys share memory. No job_ranks: all ranks.
+  // keys[r] identifies rank r's node: equal keys share memory. Empty job_ranks: all ranks.
   template <typename Key>
   static Topology FromKeys(int rank, const std::vector<Key>& keys,
                            std::vector<int> job_ranks = {}) {
@@ -63,7 +63,7 @@ struct Topology {
 
   // The job rank of local rank `local` on this node.
   int JobRank(int local) const { return job_ranks[nodes[node][local]]; }
-  // The rank that has this job rank; -1: it is not in the set.
+  // The rank in this set of a job rank; -1 if it is not a member.
   int RankOf(int job_rank) const {
     auto it = std::lower_bound(job_ranks.begin(), job_ranks.end(), job_rank);
     bool found = it != job_ranks.end() && *it == job_rank;

@@ -10,7 +10,7 @@
 namespace smddp {
 namespace {
 
-// A thread that is as far as the one that caused a mismatch of names comes sooner.
+// A second thread, at the same point as the one that caused a mismatch of names, arrives sooner.
 constexpr double kTurnSeconds = 0.5;
 
 Status NobodyToFollow(int first) {
@@ -39,7 +39,7 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   operation->ready = NowSeconds();
   std::lock_guard<std::mutex> lock(mutex_);
   Matching matching = operation->request.matching;
-  // In a program of one thread each has ended before the next one comes.
+  // With a single thread, an operation has completed before the next one is enqueued.
   if (!in_plan_order_ && !queue_.empty()) matching = Matching::kByName;
   resources_.threads |= matching != Matching::kInOrder;
   follows_ |= matching == Matching::kByName;
@@ -57,24 +57,26 @@ bool Channel::Pump() {
     while (!queue_.empty() && AdvanceFront(&finished)) moved = true;
     if (whole && !failure_.ok()) broken = failure_;
   }
-  // First, so that whoever is told of the failure finds everything broken.
+  // Before Complete(), so that a callback that sees the failure finds all channels broken.
   if (!broken.ok()) broken_(broken);
   Complete(&finished);
   return moved;
 }
 
-// True if anything moved.
+// Returns true on progress.
 bool Channel::AdvanceFront(Finished* finished) {
   Status status = failure_;
   if (status.ok() && follows_ && queue_.front()->collective == nullptr && !FindTurn(&status) &&
       status.ok()) {
     return false;
   }
+
   Operation* front = queue_.front().get();
   if (status.ok() && front->collective == nullptr) {
     if (front->run_outcome != nullptr) status = *front->run_outcome;
     if (status.ok()) Activate(front);
   }
+
   if (status.ok()) {
     Progress progress = front->collective->Advance();
     if (progress != Progress::kDone) return progress == Progress::kSome;
@@ -94,7 +96,8 @@ bool Channel::FindTurn(Status* failure) {
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
   if (next == queue_.end() && resources_.shm->rank() != 0 && queue_.front()->request.has_joined()) {
-    // As one that has joined, this rank had found another operation; now it finds the first rank's.
+    // This joined rank enqueued its part in another rank's operation; drop it and serve the first
+    // rank's instead.
     queue_.pop_front();
     return false;
   }
@@ -104,13 +107,14 @@ bool Channel::FindTurn(Status* failure) {
   return true;
 }
 
-// Whether this rank has given up on its turn: then the operation at the front is a mismatch.
+// Whether this rank has given up waiting for its turn: the operation at the front is then a
+// mismatch.
 bool Channel::WaitedForTurn() {
   if (resources_.threads || NowSeconds() - turn_awaited_ < kTurnSeconds) return false;
   return resources_.waited = true;
 }
 
-// Of what the first rank of the set has begun.
+// Gets the key of the operation that the first rank of the set has begun.
 bool Channel::NextKey(uint64_t* key, Status* failure) {
   const ShmGroup& shm = *resources_.shm;
   if (shm.rank() == 0) return AskFirstNode(key, failure);
@@ -119,7 +123,7 @@ bool Channel::NextKey(uint64_t* key, Status* failure) {
     *key = shm.header(0, resources_.index, resources_.next_chunk).key;
     return true;
   }
-  // In a mismatch of names it serves the operation again that it found, joined or not.
+  // Without threads, a joined rank repeats the operation itself after a mismatch of names.
   if (resources_.threads && shm.HasJoined(0))
     *failure = NobodyToFollow(resources_.topology->JobRank(0));
   return false;
@@ -146,7 +150,7 @@ bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
   return true;
 }
 
-// How the operation ended. One out of turn stays at the front.
+// Returns the operation's outcome. An operation that is out of turn stays at the front.
 Status Channel::Finish(Operation* operation) {
   Status status = operation->collective->status();
   last_done_ = NowSeconds();
@@ -157,6 +161,7 @@ Status Channel::Finish(Operation* operation) {
     turn_awaited_ = last_done_;
     return status;
   }
+
   resources_.waited = in_plan_order_;
   if (!resources_.threads) follows_ = false;
   recorder_->Finish(operation->record, status.ok() ? "done" : "failed", last_done_);
@@ -164,9 +169,10 @@ Status Channel::Finish(Operation* operation) {
   ++stats_.operations;
   stats_.bytes += operation->request.bytes();
   if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
+
   if (!status.ok() && status.code() != Code::kMismatch) {
-    // The streams of the ranks are out of step now: what comes next would read what is left of this
-    // one. Other ranks are told this sentence too.
+    // The ranks are out of step now: a later operation would read this one's leftovers. The message
+    // names this rank because it is propagated to the others.
     int rank = resources_.topology->JobRank(resources_.topology->local_rank);
     status =
         status.Within("rank " + std::to_string(rank) + " failed in " + operation->request.Title());
@@ -193,7 +199,8 @@ void Channel::Trace(const Operation& operation, bool failed, double now) const {
 
 void Channel::Activate(Operation* operation) {
   operation->sequence = sequence_++;
-  // An operation's turn comes when it is enqueued or when the last one ends: no need for the clock.
+  // An operation's turn comes when it is enqueued or when the previous one completes, so there is
+  // no need to read the clock.
   operation->started = std::max(operation->ready, last_done_);
   resources_.timed = timeline_->on();
   std::string why;
@@ -206,18 +213,18 @@ void Channel::Activate(Operation* operation) {
 
 void Channel::Complete(Finished* finished) const {
   for (auto& [operation, status] : *finished) operation->done(status);
-  // Another thread of this rank may sleep until one of these is done.
+  // Another thread of this rank may be asleep until one of these is done.
   if (!finished->empty()) resources_.shm->RingSelf();
 }
 
-// Whoever waits for the same number of tickets joins in the same round.
+// Ranks that wait for the same number of tickets join in the same round.
 uint32_t Channel::JoinRound(uint64_t tickets) const {
   return static_cast<uint32_t>(tickets / static_cast<uint64_t>(resources_.shm->size()));
 }
 
-// What the others have begun and we have no part in yet. On this node that is what a peer has
-// staged. When the whole node has joined, only what one of its ranks staged for others in this
-// round of joining is of our time: the rest comes after the join. An owner then meets those of the
+// Looks for an operation that peers have begun without this rank. Within the node, that is a chunk
+// staged by a peer. After the whole node has joined, only chunks staged by joined ranks belong to
+// this round: others belong to operations after the join. An owner then exchanges headers with the
 // other nodes.
 bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun) {
   const ShmGroup& shm = *resources_.shm;
@@ -230,14 +237,16 @@ bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* beg
   }
   if (resources_.share_peers == nullptr || joined->over || shm.JoinTickets() < tickets)
     return false;
+
   SlotHeader own{};
   own.presence = Presence::kJoined;
   own.root = shm.LastJoined(&own.count);
   bool held = false;
   joined->failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
   if (!held) return false;
+
   uint64_t latest = 0;
-  bool everybody = true;  // has joined
+  bool everybody = true;  // every node has joined
   for (const SlotHeader& node : resources_.exchange.headers()) {
     if (node.presence == Presence::kGone) joined->failure = GoneElsewhere(node.root, "join()");
     if (node.presence == Presence::kGone) return false;
@@ -249,6 +258,7 @@ bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* beg
     if (node.count >= latest) joined->last = node.root;
     latest = std::max(latest, node.count);
   }
+
   joined->over = everybody;
   resources_.exchange.Close();
   return false;
@@ -264,7 +274,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedChannel* joined) {
   operation->request.joined.round = JoinRound(tickets);
   operation->ready = NowSeconds();
   operation->awaited = false;
-  operation->done = [](const Status&) {};  // whoever began it gets the error
+  operation->done = [](const Status&) {};  // the rank that began it gets the error
   joined->run = begun.run;
   queue_.push_back(std::move(operation));
   return true;
@@ -325,7 +335,7 @@ void Channel::Inspect(double seconds,
   if (front->collective == nullptr && !follows_) return;
   front->waited += seconds;
   if (front->collective != nullptr) return look(front, front->collective->Missing());
-  // It waits for its turn: the first rank is late, or has begun what this rank has not.
+  // Waiting for its turn: the first rank is late, or has begun an operation that this rank has not.
   look(front, {resources_.topology->job_ranks[0]});
 }
 

@@ -1,14 +1,18 @@
-// Channel: an ordered stream of collectives over one set of ranks.
+// Channel: an ordered stream of collectives over one process set.
 //
-// Operations run in the order in which they were enqueued, one at a time; the same on every rank.
-// Where a rank cannot know that order (TF1 sessions, several threads) it follows the first rank of
-// its set, which runs them as they come: the header of that rank's first chunk has the key of the
-// operation's name, and the others run theirs of that name next. Between nodes, the first rank of a
-// node asks for the key in a header exchange (collective/header_exchange.h) before it begins. A
-// rank that did not know that it has to follow learns it from a mismatch of names
-// (Code::kOutOfTurn), and runs the operation again. If no rank knows of threads, it does so for
-// kTurnSeconds only: then the ranks disagree. Whoever has time calls Pump(); the channel never
-// makes a thread wait, except for its own lock when somebody else is pumping.
+// Operations run one at a time, in the order in which they were enqueued, which must be the same on
+// every rank. Where no such order exists (TF1 sessions, several threads), ranks match operations by
+// name: the first rank of the set runs them as they arrive, and the header of its first chunk
+// carries the key (a hash of the name) of the operation that the others run next. Between nodes,
+// the first rank of each node gets the key in a header exchange (collective/header_exchange.h)
+// beforehand.
+//
+// A rank that did not know that it has to follow finds out by a mismatch of names
+// (Code::kOutOfTurn) and runs the operation again. If no rank is known to use threads, it waits for
+// the named operation for kTurnSeconds only, after which the mismatch is an error.
+//
+// Any thread may call Pump(); the channel never blocks one, except on its own lock while another
+// thread pumps.
 #pragma once
 
 #include <deque>
@@ -28,21 +32,21 @@ namespace smddp {
 struct Operation {
   Request request;
   std::function<void(const Status&)> done;  // called exactly once, with no lock held
-  // Operations that share a run_outcome: once one has failed, the later ones fail without any
-  // exchange, on every rank alike. Read and written by the channel.
+  // Shared by the operations of a plan run: once one has failed, the later ones fail without
+  // communicating, in the same way on every rank. Read and written by the channel.
   std::shared_ptr<Status> run_outcome;
 
-  // Whether the step stands still meanwhile: explicit collectives, and the last bucket of a
-  // plan, which comes when the backward pass is over.
+  // Whether the training step is blocked on it: true of explicit collectives, and of the last
+  // bucket of a plan, which arrives when the backward pass is over.
   bool awaited = true;
   double ready = 0;    // when it was enqueued
   double started = 0;  // when its turn came
   uint64_t sequence = 0;
 
-  std::vector<char> memory;  // of the request's tensors, if they are nobody else's
+  std::vector<char> memory;  // owns the request's tensors where no caller does
 
-  std::unique_ptr<Collective> collective;  // once its turn has come
-  uint64_t record = 0;                     // in the flight recorder
+  std::unique_ptr<Collective> collective;  // created when its turn comes
+  uint64_t record = 0;                     // its number in the flight recorder
   double waited = 0;                       // seconds, counted by the monitor
   bool warned = false;
 };
@@ -50,48 +54,49 @@ struct Operation {
 struct ChannelStats {
   uint64_t operations = 0;
   uint64_t bytes = 0;
-  double awaited_seconds = 0;  // from ready to done, of operations for which the step stood still
+  double awaited_seconds = 0;  // from ready to done, summed over awaited operations
 };
 
-// What a rank that has joined learns from a channel.
+// The state of a channel as a joined rank sees it.
 struct JoinedChannel {
-  uint64_t run = 0;   // the plan run of the operation that was enqueued, if it has one
-  bool over = false;  // an owner's: the ranks of all nodes have joined
-  int last = -1;      // then the last of them
-  Status failure;     // the other nodes cannot be asked
+  uint64_t run = 0;   // the plan run of the enqueued operation; 0: not a bucket
+  bool over = false;  // on an owner: all ranks of all nodes have joined
+  int last = -1;      // if `over`: the last rank to join
+  Status failure;     // why the exchange with the other nodes failed
 };
 
 class Channel {
  public:
-  // `in_plan_order`: who enqueues has put the operations into order (engine/plan_runs.h), so that
-  // several at once say nothing of threads. `broken`: told of the first failure other than a
-  // mismatch of an operation of this rank, with no lock held. The ranks are out of step then: every
-  // later operation fails with the same sentence.
+  // `in_plan_order`: the caller enqueues operations in plan order (engine/plan_runs.h), so several
+  // operations in the queue do not imply several threads. `broken`: called, with no lock held, on
+  // this rank's first failure that is not a mismatch. The ranks are then out of step, and every
+  // later operation fails with the same message.
   Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
           Timeline* timeline, int track, bool in_plan_order,
           std::function<void(const Status&)> broken);
 
-  // Never calls `done`; the caller pumps afterwards.
+  // Never calls `done`; the caller must call Pump() afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
-  // Advances what can be advanced now. True if anything moved.
+  // Makes all progress that is possible without blocking. Returns true if there was any.
   bool Pump();
   bool Idle() const;
-  // Unless OK, Pump() completes whatever there is with this.
+  // If not OK, the channel is broken and Pump() completes every operation with this status.
   Status Failure() const;
-  // Whether operations are matched by name, so that they have no order to those of other channels.
+  // Whether operations are matched by name; they then have no order relative to other channels.
   bool MatchesByName() const;
-  // For a rank that has joined, and waits until there are `tickets` (ShmGroup::TakeJoinTicket): if
-  // others have begun an operation, enqueues our part in it and returns true.
+  // For a joined rank, in the join round that ends at `tickets` (ShmGroup::TakeJoinTicket): if
+  // peers have begun an operation, enqueues this rank's part in it and returns true.
   bool EnqueueJoined(uint64_t tickets, JoinedChannel* joined);
-  // Completes every operation, now and from now on, with `failure`.
+  // Completes every operation, pending or future, with `failure`.
   void Fail(const Status& failure);
-  // After Fail: whether the other nodes know that this rank takes part no more. Called until true.
+  // After Fail: announces to the other nodes that this rank has left. To be called until it returns
+  // true.
   bool AnnounceDeparture();
-  // After Fail, on all ranks in the same order: gives up the groups between nodes.
+  // After Fail, on all ranks in the same order: releases the groups between nodes.
   void Disconnect();
 
-  // For the monitor: adds `seconds` to the waiting time of the operation at the front and, if
-  // there is one, calls look(operation, missing job ranks).
+  // For the monitor: adds `seconds` to the waiting time of the operation at the front, if any, and
+  // calls look(operation, missing job ranks).
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   ChannelStats Stats() const;
@@ -99,7 +104,8 @@ class Channel {
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
   bool AdvanceFront(Finished* finished);
-  // For who follows: whether the next operation is known and here; it is then at the front.
+  // For ranks that follow: moves the operation whose turn it is to the front; false if it is not
+  // yet known or has not arrived.
   bool FindTurn(Status* failure);
   bool WaitedForTurn();
   bool NextKey(uint64_t* key, Status* failure);
@@ -115,11 +121,11 @@ class Channel {
   const Selector* selector_;
   FlightRecorder* recorder_;
   Timeline* timeline_;
-  int track_;  // in the timeline
+  int track_;  // of the timeline
   bool in_plan_order_;
   bool follows_ = false;
-  double turn_awaited_ = 0;  // since when, in seconds; 0: no turn is awaited
-  bool key_known_ = false;   // from the first node
+  double turn_awaited_ = 0;  // since when, in seconds; 0: not waiting for a turn
+  bool key_known_ = false;   // whether the first node has sent known_key_
   uint64_t known_key_ = 0;
   const std::function<void(const Status&)> broken_;
   uint64_t sequence_ = 0;

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kDefaultSpinSeconds = 50e-6;
 constexpr double kLingerSeconds = 5;
-constexpr int kGoneMicroseconds = 500;  // between two looks whether the other nodes know
+constexpr int kGoneMicroseconds = 500;  // polling interval of AnnounceDeparture
 
 double SpinSeconds(const Config& config, const Topology& topo) {
   int micros = config.spin_microseconds;
@@ -38,15 +38,15 @@ std::string FormatRanks(const std::vector<int>& ranks) {
   return text + "]";
 }
 
-// What a rank looks at that waits for the others to end.
+// Decides how long a rank that is shutting down waits for the others.
 class Farewell {
  public:
   Farewell(const Config& config, const RankSet& everybody)
       : seconds_(config.timeout_seconds), everybody_(everybody), deadline_(seconds_) {}
 
-  // A rank has failed, so they will not all come. The launcher ends the others as soon as this
-  // process ends before MPI does, so they get a while to say what happened and to save what they
-  // can.
+  // True a few seconds after a rank has failed, since the ranks will never all arrive. The delay
+  // lets the others report and save their state: the launcher kills them as soon as this process
+  // exits without MPI_Finalize.
   bool Pointless() {
     if (failed_) return linger_.Passed();
     if (deadline_.Passed() && !told_) {
@@ -54,7 +54,7 @@ class Farewell {
       LogWarning("has ended and waits for the other ranks to end, since " +
                  std::to_string(static_cast<long long>(seconds_)) + " s");
     }
-    // As the monitor did, which has ended.
+    // The monitor's checks; its thread has stopped.
     const ShmGroup& shm = *everybody_.shm();
     std::string text;
     int code = 0;
@@ -65,6 +65,7 @@ class Farewell {
       shm.PostFailure(static_cast<int>(Code::kRemote),
                       "rank " + std::to_string(shm.cell(p).job_rank) + " died");
     }
+
     code = shm.Failure(&text);
     if (code == 0) return false;
     if (alarm != nullptr) alarm->Raise(code, text);
@@ -109,7 +110,7 @@ Status Communicator::Start() {
   return {};
 }
 
-// Once in a job; nodes are usually alike.
+// Only rank 0 warns: nodes are usually alike.
 void Communicator::WarnOfBinding() const {
   if (!context_->launch.by_mpirun()) return;
   std::vector<int> pids;
@@ -118,8 +119,8 @@ void Communicator::WarnOfBinding() const {
   if (!advice.empty()) LogWarning(advice);
 }
 
-// The other nodes may wait for this rank now or later, and have no other way to know. It takes
-// until they leave too, as does finalizing MPI.
+// Other nodes may wait for this rank, now or later, and cannot find out otherwise. Like
+// MPI_Finalize, this takes until they leave as well.
 void Communicator::AnnounceDeparture(const std::function<bool()>& stop) {
   auto sets = OwnSets();
   for (bool all = false; !all;) {
@@ -137,10 +138,10 @@ void Communicator::Leave(bool failed) {
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
   if (context_->mpi == nullptr) return;
-  if (broken) return;  // the monitors tell why, here and on the other nodes
+  if (broken) return;  // the monitors report the failure, here and on the other nodes
   if (failed) return AnnounceDeparture([] { return true; });  // without waiting for an answer
-  // Others may go on for long, with an evaluation on one rank, say. Whoever failed will never end
-  // in good order, so it is not waited for.
+  // Others may continue for a long time, say with an evaluation on one rank. A failed rank never
+  // leaves in good order, so it is not awaited.
   Farewell farewell(context_->config, *everybody_);
   AnnounceDeparture([&] { return farewell.Pointless(); });
   context_->mpi->Finalize([&] { return farewell.Pointless(); });
@@ -149,7 +150,7 @@ void Communicator::Leave(bool failed) {
 // ---- process sets -------------------------------------------------------------------------------
 
 std::shared_ptr<RankSet> Communicator::Find(int number, Status* why) const {
-  // An alias of nothing: the set of all ranks lives as long as we do, and is not counted.
+  // A shared_ptr without ownership: the set of all ranks lives as long as the communicator.
   if (number == 0) return {std::shared_ptr<void>(), everybody_.get()};
   std::lock_guard<std::mutex> lock(sets_mutex_);
   auto it = sets_.find(number);
@@ -215,7 +216,7 @@ Status Communicator::Agree(const std::string& text) {
   return {};
 }
 
-// The same on all ranks, since they have agreed on the list.
+// Same outcome on all ranks, since they have agreed on the list.
 Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   int size = topology().size;
   std::string text = "process set " + FormatRanks(ranks);
@@ -250,6 +251,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::unique_ptr<Connection> connection;
   status = ConnectSet(*context_, topology(), ranks, gather, &connection);
   if (!status.ok()) return status;
+
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
   std::shared_ptr<RankSet> set;
@@ -264,9 +266,9 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   return {};
 }
 
-// All ranks learn whether one of them has something under way.
+// All ranks learn whether one of them has an operation in progress.
 Status Communicator::CheckRemoval(int number) {
-  Status ignored;  // a rank that is not in the set is idle there
+  Status ignored;  // a rank that is not a member counts as idle
   std::shared_ptr<RankSet> set = Find(number, &ignored);
   char busy = set != nullptr && !set->Idle();
   std::vector<char> all(topology().size);
@@ -288,6 +290,7 @@ Status Communicator::RemoveSet(int number) {
     return {Code::kUsage,
             number == 0 ? "the global process set cannot be removed" : "there is no " + name};
   }
+
   status = CheckRemoval(number);
   if (!status.ok()) return status;
   std::shared_ptr<RankSet> set;
@@ -336,8 +339,8 @@ void Communicator::FailAll(const Status& failure) {
   for (const auto& set : OwnSets()) set->Fail(first);
 }
 
-// Posted where the monitors of this node look, whatever set it was: they pass it on, and ours
-// writes it down.
+// Posted where this node's monitors look, whatever the set: they propagate it, and this rank's
+// monitor logs it.
 void Communicator::Break(const Status& failure) {
   everybody_->shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
   FailAll(failure);

@@ -7,8 +7,8 @@
 namespace smddp {
 namespace {
 
-// Far longer than two ranks of a node take to see what the other did, far shorter than a user's
-// patience.
+// Much longer than ranks of a node take to see each other's progress, and much shorter than a
+// user's patience.
 constexpr double kGraceSeconds = 1.0;
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr double kGraceSeconds = 1.0;
 Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
   if (shm_->size() == 1) return {};
   still_ = Moved() ? 0 : still_ + seconds;
-  // What is matched by name has no order to other operations, so each may still come.
+  // Operations matched by name have no order relative to others, so each may still arrive.
   if (direct->MatchesByName() || gradients->MatchesByName()) return {};
   Own own[kChannels] = {Report(0, direct), Report(1, gradients)};
   if (still_ < kGraceSeconds) return {};
@@ -33,7 +33,7 @@ Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
   return {};
 }
 
-// Where this rank stands, which its peers are told too.
+// Determines this rank's state and publishes it to its peers.
 CycleWatch::Own CycleWatch::Report(int index, Channel* channel) const {
   Own own;
   if (!channel->Idle()) own.state = ChannelState::kBusy;
@@ -44,7 +44,7 @@ CycleWatch::Own CycleWatch::Report(int index, Channel* channel) const {
   ChannelReport& report = shm_->cell(shm_->rank()).reports[index];
   if (own.state == ChannelState::kStuck && own.title != report.title) {
     report.state.store(ChannelState::kBusy,
-                       std::memory_order_release);  // nobody reads the title now
+                       std::memory_order_release);  // peers do not read the title now
     std::memset(report.title, 0, sizeof report.title);
     std::strncpy(report.title, own.title.c_str(), sizeof report.title - 1);
   }
@@ -66,7 +66,8 @@ bool CycleWatch::Moved() {
   return counters_ != counters;
 }
 
-// This rank is stuck in `index`, where `peer` is missing.
+// Returns an error if this rank, stuck in channel `index` waiting for `peer`, and `peer` are
+// deadlocked.
 Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
   int other = 1 - index, self = shm_->rank();
   const ChannelReport* reports = shm_->cell(peer).reports;
@@ -76,7 +77,7 @@ Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
   }
   std::string title(reports[other].title, strnlen(reports[other].title, kTitleBytes));
   bool same = reports[other].state.load(std::memory_order_acquire) == ChannelState::kStuck;
-  // Each has begun what the other has not.
+  // Each has begun an operation that the other has not.
   auto ahead = [&](int a, int b, int in) {
     return shm_->channel_cell(a, in).staged.load() > shm_->channel_cell(b, in).staged.load();
   };
@@ -84,7 +85,7 @@ Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
   std::string names[2] = {std::to_string(topo_->JobRank(self)),
                           std::to_string(topo_->JobRank(peer))};
   std::string titles[2] = {own.title, title};
-  if (peer < self) {  // both sides say it in the same words
+  if (peer < self) {  // both ranks report it in the same words
     std::swap(names[0], names[1]);
     std::swap(titles[0], titles[1]);
   }

@@ -1,10 +1,9 @@
-// Finds ranks that wait for each other in different channels, and so for ever.
+// Detects deadlocks between ranks of a node that wait for each other in different channels.
 //
-// Rank A waits for rank B in one channel of a set, B for A in the other, and neither has begun what
-// the other waits for: one of them took another path through the program. Every rank reports in
-// shared memory where it stands still; whoever sees such a pair knows at once what otherwise the
-// timeout would find. It is seen among the ranks of a node; between nodes it is left to the
-// timeout.
+// Rank A waits for rank B in one channel of a set, B waits for A in the other, and neither has
+// begun the operation that the other waits for: one of them took another path through the program.
+// Every rank reports in shared memory where it is stuck, so a deadlock is found long before the
+// timeout. Between nodes it is left to the timeout.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +19,12 @@ class CycleWatch {
  public:
   CycleWatch(const Topology* topology, const ShmGroup* shm) : topo_(topology), shm_(shm) {}
 
-  // For the monitor, every now and then; `seconds` have passed since the last time. Not OK once a
-  // cycle has been seen that will not resolve.
+  // Called periodically by the monitor; `seconds` is the time since the last call. Returns an error
+  // once a deadlock is certain.
   Status Look(double seconds, Channel* direct, Channel* gradients);
 
  private:
-  // Where this rank stands in a channel.
+  // This rank's state in one channel.
   struct Own {
     ChannelState state = ChannelState::kIdle;
     std::string title;
@@ -38,7 +37,7 @@ class CycleWatch {
   const Topology* topo_;
   const ShmGroup* shm_;
   std::vector<uint64_t> counters_;  // of all ranks of the node in both channels, at the last look
-  double still_ = 0;                // seconds for which they have not moved
+  double still_ = 0;                // seconds since they last changed
 };
 
 }  // namespace smddp

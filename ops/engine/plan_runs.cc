@@ -42,8 +42,8 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!failure_.ok()) return failure_;
-    // End of the last run comes before this Begin in every program; its absence means that the
-    // step did not get there.
+    // In every program, End of the last run precedes this Begin; a run that is still open means
+    // that its step failed.
     GiveUpOpen(&orphans);
     *id = next_run_++;
     runs_.emplace_back();
@@ -52,7 +52,7 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
     run.info = std::move(info);
     run.arrived.resize(run.info->num_buckets);
     if (run.info->num_buckets == 0) {
-      // The others may have buckets: an empty exchange lets all ranks find out.
+      // The other ranks may have buckets: an empty exchange detects that on all ranks.
       auto empty = std::make_unique<Operation>();
       empty->request.kind = Kind::kBarrier;
       auto result = run.empty = std::make_shared<EmptyRun>();
@@ -111,7 +111,7 @@ void PlanRuns::Release(Run* run, int bucket, std::unique_ptr<Operation> operatio
   channel_->Enqueue(std::move(operation));
 }
 
-// Called with the lock held; `orphans` are completed by the caller without it.
+// Called with the lock held; the caller completes `orphans` after releasing it.
 void PlanRuns::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
   for (Run& run : runs_) {
     if (run.next == static_cast<int>(run.arrived.size())) continue;

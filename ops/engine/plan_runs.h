@@ -1,10 +1,11 @@
-// Brings the gradient buckets of a plan into plan order, whatever order TensorFlow runs them in.
+// PlanRuns: submits the gradient buckets of a plan in plan order, whatever order TensorFlow runs
+// them in.
 //
-// A run is one execution of a plan: Begin, every bucket once, End. Runs are numbered by Begin, in
-// program order, which is the same on all ranks; bucket k of a run is handed to the channel after
-// bucket k - 1. When a bucket fails, the rest of its run fails with it, on all ranks alike. A run
-// that is given up (the step failed on this rank) is completed with a marker that no healthy
-// bucket matches, so the other ranks fail that step instead of waiting for it.
+// A run is one execution of a plan: Begin, every bucket once, End. Begin numbers the runs in
+// program order, which is the same on all ranks; bucket k of a run enters the channel after bucket
+// k - 1. When a bucket fails, the rest of its run fails with it, in the same way on all ranks. An
+// abandoned run (the step failed on this rank) is completed with a marker that matches no healthy
+// bucket, so the other ranks fail that step instead of waiting for it.
 #pragma once
 
 #include <atomic>
@@ -23,15 +24,15 @@ namespace smddp {
 struct PlanInfo {
   uint64_t fingerprint = 0;
   std::string name;
-  std::shared_ptr<const std::string> text;  // a line for each gradient
+  std::shared_ptr<const std::string> text;  // one line per gradient
   int num_buckets = 0;
 };
 
-// The exchange of a plan without buckets, which End waits for.
+// The exchange of a plan without buckets; End waits for it.
 class EmptyRun {
  public:
   void Finish(const Status& status);
-  // Calls `done` once it has finished, at once if it has.
+  // Calls `done` when it has finished, immediately if it already has.
   void WhenDone(std::function<void(const Status&)> done);
 
  private:
@@ -45,32 +46,34 @@ class PlanRuns {
  public:
   explicit PlanRuns(Channel* channel) : channel_(channel) {}
 
-  // The only failure, here as in End, is that of Abandon.
+  // Begin and End fail only after Abandon.
   Status Begin(std::shared_ptr<const PlanInfo> info, int64_t* run);
-  // Takes the bucket and hands on what is in order now. The request's plan fields are filled in.
+  // Accepts a bucket, fills in the request's plan fields, and releases to the channel all buckets
+  // that are now in order.
   void Arrive(int64_t run, int bucket, std::unique_ptr<Operation> operation);
-  // All buckets of the run are done. If there were none, *empty is what the caller has to wait for.
+  // Call it after all buckets of the run are done. If the plan has none, sets *empty, which the
+  // caller must wait for.
   Status End(int64_t run, std::shared_ptr<EmptyRun>* empty);
-  // Gives up the runs that have not ended: their step failed, or no program would come here.
+  // Gives up all open runs: their step failed, or no program could reach this point.
   void GiveUp();
-  // The next run has a number above this one; for runs in which a joined rank had no part.
+  // Numbers the next run above this one, because a joined rank took no part in the runs up to it.
   void SkipRun(int64_t run);
 
-  // The channel is broken: fails the buckets that wait for others, and all that comes later. The
-  // first failure stays.
+  // The channel is broken: fails all held buckets and all later calls. The first failure is kept.
   void Abandon(const Status& failure);
 
-  // For the monitor: adds `seconds` to the time for which buckets that are here have waited for the
-  // same other one to come, and returns it. *what: "step 3 of 'tape' waits for bucket 0 ...".
+  // For the monitor: adds `seconds` to the time for which held buckets have been waiting for the
+  // same missing one, and returns that time. *what: "step 3 of 'tape' waits for bucket 0 ...".
   double Inspect(double seconds, std::string* what);
 
  private:
   struct Run {
     int64_t id;
     std::shared_ptr<const PlanInfo> info;
-    std::vector<std::unique_ptr<Operation>> arrived;  // by bucket; null: not here, or handed on
+    std::vector<std::unique_ptr<Operation>>
+        arrived;  // by bucket; null: not arrived, or already released
     int next = 0;
-    std::shared_ptr<EmptyRun> empty;  // of a run without buckets
+    std::shared_ptr<EmptyRun> empty;  // for a plan without buckets
     std::shared_ptr<Status> run_outcome = std::make_shared<Status>();
   };
 
@@ -78,10 +81,10 @@ class PlanRuns {
   void GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans);
 
   Channel* channel_;
-  std::mutex mutex_;      // protects what follows, and the order of Enqueue
+  std::mutex mutex_;      // protects the members below and the order of Enqueue
   std::deque<Run> runs_;  // open ones
   int64_t next_run_ = 1;
-  Status failure_;       // of Abandon
+  Status failure_;       // set by Abandon
   std::string awaited_;  // the last *what of Inspect
   double waited_ = 0;
 };

@@ -5,9 +5,8 @@
 namespace smddp {
 namespace {
 
-// Buckets up to this are advanced on the thread that brings them, for as long as the spin lasts;
-// larger ones go to the progress thread at once, so that the caller can go on with the backward
-// pass.
+// Buckets up to this size are advanced on the submitting thread while the spin lasts; larger ones
+// go to the progress thread at once, so that the caller can continue with the backward pass.
 constexpr size_t kInlineBytes = 256 << 10;
 
 }  // namespace
@@ -87,7 +86,7 @@ void RankSet::Post(std::unique_ptr<Operation> operation) {
     if (direct_.Pump()) waiter.Reset();
     if (state->load() == kDone) return;
   } while (waiter.Linger());
-  // The thread may be one of a few, all of which peers could wait for.
+  // This may be one of a few threads, and if all of them blocked, their peers could wait forever.
   ++unattended_;
   if (state->exchange(kUnattended) == kDone) {
     state->store(kDone);
@@ -113,17 +112,18 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
 
 Status RankSet::Join(int* last) {
   Waiter waiter = MakeWaiter();
-  // The others are told of a step that failed on this rank: zeros for the rest of it would be
-  // wrong.
+  // Fails on all ranks a step that failed on this one: zeros for the rest of it would be wrong.
   plans_.GiveUp();
-  // What this rank has begun ends first: then no operation can be under way when all have joined.
+  // Completes this rank's own operations first, so that none is in progress once all have joined.
   while (!Idle()) {
     if (direct_.Pump() || gradients_.Pump()) waiter.Reset();
     waiter.Pause([&] { return direct_.Pump() || gradients_.Pump() || Idle(); });
   }
-  // The others would take a rank that fails for one that has joined.
+
+  // A rank that fails must not take a ticket: the others would consider it joined.
   Status broken = direct_.Failure();
   if (!broken.ok()) return broken;
+
   Joining joining;
   joining.tickets = shm()->TakeJoinTicket(topology().JobRank(topology().local_rank));
   waiter.Reset();
@@ -133,10 +133,10 @@ Status RankSet::Join(int* last) {
       waiter.Reset();
       continue;
     }
-    // First: all may come here after a failure too.
+    // Before `over`, because all ranks may take their tickets after a failure, too.
     Status failure = JoinFailure(joining);
     if (!failure.ok()) {
-      // The others are told why, before they see that this rank leaves.
+      // The others must see the reason before they see that this rank has left.
       shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
       return failure;
     }
@@ -145,7 +145,7 @@ Status RankSet::Join(int* last) {
   }
 }
 
-// All have joined, and this rank will not be needed any more.
+// Whether all ranks have joined, so that this rank is no longer needed.
 bool RankSet::JoinOver(const Joining& joining, int* last) const {
   if (topology().num_nodes > 1) {
     bool owner = topology().local_rank < topology().owners;
@@ -159,7 +159,7 @@ bool RankSet::JoinOver(const Joining& joining, int* last) const {
   return over;
 }
 
-// True if anything moved.
+// Returns true on progress.
 bool RankSet::ServeJoined(Joining* joining) {
   bool moved = false;
   auto serve = [&](Channel* channel, JoinedChannel* joined) {
@@ -172,7 +172,7 @@ bool RankSet::ServeJoined(Joining* joining) {
   return moved;
 }
 
-// A peer that is gone without having joined is not waited for.
+// Returns an error if a peer is gone that has not joined: it would be awaited forever.
 Status RankSet::JoinFailure(const Joining& joining) const {
   for (const JoinedChannel* channel : {&joining.direct, &joining.gradients}) {
     if (!channel->failure.ok()) return channel->failure;
@@ -193,8 +193,8 @@ Status RankSet::JoinFailure(const Joining& joining) const {
   return {};
 }
 
-// Without work it waits for us; with some it may sleep until its peers move, which they perhaps did
-// while a channel was locked by this thread.
+// An idle progress thread waits for this notification. A busy one may be asleep although peers have
+// made progress, because this thread held the channel's lock then.
 void RankSet::WakeProgress() {
   if (!progress_idle_) return shm()->RingSelf();
   std::lock_guard<std::mutex> lock(progress_mutex_);
@@ -203,7 +203,7 @@ void RankSet::WakeProgress() {
 
 Status RankSet::BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run) {
   Status status = plans_.Begin(std::move(info), run);
-  // A run without buckets, or the marker of one that was given up.
+  // Begin may have enqueued the exchange of an empty run, or the marker of one that was given up.
   if (!gradients_.Idle()) WakeProgress();
   return status;
 }
@@ -217,7 +217,7 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
     while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
     if (gradients_.Idle()) return;
   }
-  // There may be no progress thread any more, and nothing left to wait for.
+  // On a broken channel there may be no progress thread, and Pump() only completes operations.
   while (!gradients_.Failure().ok() && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }

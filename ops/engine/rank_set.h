@@ -1,9 +1,9 @@
-// RankSet: a set of ranks that run collectives together, as seen by one of them.
+// RankSet: a process set, as seen by one of its members.
 //
-// It owns two channels (explicit collectives; gradient plans) and a progress thread that
+// It owns two channels (explicit collectives and gradient plans) and a progress thread that
 // advances asynchronous operations. A blocking call advances its channel on the caller's own
 // thread, so a small collective costs no thread switch. Sets share nothing, so a rank may be in
-// several and none waits for another.
+// several sets without one waiting for another.
 #pragma once
 
 #include <atomic>
@@ -25,12 +25,12 @@ namespace smddp {
 
 class RankSet {
  public:
-  // `number`: 0 is the set of all ranks. What the pointers point to outlives the set. `broken`: see
-  // Channel; it is to break every set of the job, this one too.
+  // `number`: 0 is the set of all ranks. The pointers must outlive the set. `broken`: see Channel;
+  // it must break every set of the job, this one included.
   RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
           FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
           const std::function<void(const Status&)>& broken);
-  ~RankSet();  // StopProgress was called, or the process ends
+  ~RankSet();  // after StopProgress, or at process exit
 
   void StartProgress();
   void StopProgress();
@@ -41,10 +41,10 @@ class RankSet {
   Alarm* alarm() const { return connection_->alarm.get(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
-  // Explicit collectives: blocks until done.
+  // Runs an explicit collective; blocks until it is done.
   Status Run(Request request);
-  // The same without waiting for peers that are late: `done` is called once, perhaps before this
-  // returns, on some thread.
+  // The same, asynchronously: does not wait for late peers. `done` is called once, on any thread,
+  // possibly before this returns.
   void Post(std::unique_ptr<Operation> operation);
 
   // Gradient plans; see PlanRuns.
@@ -52,20 +52,20 @@ class RankSet {
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   void EndPlan(int64_t run, std::function<void(const Status&)> done);
 
-  // Takes part in the others' collectives, with zeros, until all have joined. *last: the rank of
-  // the job that was the last to join.
+  // Takes part in the other ranks' collectives, contributing zeros, until all have joined. *last:
+  // the last job rank to join.
   Status Join(int* last);
 
-  // No collective is under way.
+  // True if no collective is pending or in progress.
   bool Idle() const { return direct_.Idle() && gradients_.Idle(); }
-  // Everything pending and to come fails with this.
+  // Completes every operation, pending or future, with `failure`.
   void Fail(const Status& failure);
   // After Fail; see Channel.
   bool AnnounceDeparture() { return direct_.AnnounceDeparture() & gradients_.AnnounceDeparture(); }
-  // Ends the set: all members call it, in the same order.
+  // Closes the set; all members must call it, in the same order.
   void Close(const Status& reason);
 
-  // For the monitor: what this rank waits for.
+  // For the monitor: reports the operations that this rank is waiting for.
   void Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
@@ -74,7 +74,7 @@ class RankSet {
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 
  private:
-  // Advances a channel on this thread until `done`.
+  // Advances the channel on the calling thread until `done`.
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
   struct Joining {
     uint64_t tickets = 0;
@@ -84,7 +84,7 @@ class RankSet {
   bool ServeJoined(Joining* joining);
   Status JoinFailure(const Joining& joining) const;
   void WakeProgress();
-  // Whether there is something that no other thread advances.
+  // Whether there is work that no other thread advances.
   bool NeedsProgress() const { return !gradients_.Idle() || unattended_ > 0; }
   void ProgressLoop();
   Waiter MakeWaiter() const;
@@ -97,7 +97,7 @@ class RankSet {
   CycleWatch cycles_;
   const double spin_seconds_;
 
-  std::atomic<int> unattended_{0};  // posted operations whose thread has gone on
+  std::atomic<int> unattended_{0};  // posted operations whose thread no longer waits
   std::atomic<bool> stopping_{false};
   std::atomic<bool> progress_idle_{false};
   std::mutex progress_mutex_;

@@ -8,9 +8,9 @@
 namespace smddp {
 namespace {
 
-constexpr int kSleepMs = 100;  // a lost wake-up costs no more than this
-// How long a waiting rank only lets others have its core, before it sleeps: to be woken costs more
-// than most messages take, and with more ranks than cores the peer may need this very core.
+constexpr int kSleepMs = 100;  // bounds the cost of a lost wake-up
+// How long a waiting rank yields its core before it sleeps: a wake-up costs more than most messages
+// take, and with more ranks than cores the peer may need this very core.
 constexpr double kYieldSeconds = 1e-3;
 constexpr double kLongestNap = 200e-6;
 
@@ -27,7 +27,7 @@ bool Waiter::Linger() {
     idle_since_ = NowSeconds();
     pauses_ = 0;
   }
-  // The clock costs as much as a few looks at a counter.
+  // Reading the clock costs as much as checking a few counters.
   constexpr int kPausesPerClock = 16;
   if (spin_seconds_ > 0 && !poll_ && ++pauses_ % kPausesPerClock != 0) {
     CpuRelax();
@@ -43,7 +43,7 @@ bool Waiter::Linger() {
 void Waiter::Pause(const std::function<bool()>& look) {
   if (Linger()) return;
   if (poll_) {
-    // MPI rings no bell, and moves only while somebody asks it to.
+    // MPI cannot wake a sleeping thread, and progresses only while it is polled.
     double idle = NowSeconds() - idle_since_;
     ::usleep(static_cast<unsigned>(1e6 * std::min(kLongestNap, idle / 8)));
   } else {

@@ -1,5 +1,5 @@
-// How a thread waits: it spins briefly, lends its core for a while, then sleeps: on the rank's
-// doorbell inside a node; for MPI, which rings none, it only naps.
+// How a thread waits: it spins briefly, then yields its core for a while, then sleeps on the rank's
+// doorbell. Where MPI must be polled it naps instead, because MPI cannot wake a sleeping thread.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,16 @@ namespace smddp {
 
 class Waiter {
  public:
-  // `poll`: MPI is awaited too.
+  // `poll`: MPI must be polled too.
   Waiter(const ShmGroup* shm, double spin_seconds, bool poll)
       : shm_(shm), spin_seconds_(spin_seconds), poll_(poll) {}
 
-  // Call when something moved.
+  // Call it after progress.
   void Reset() { idle_since_ = 0; }
-  // Call when nothing did: spins or lends the core. False once it is time to sleep instead.
+  // Call it after no progress: spins or yields. Returns false once it is time to sleep.
   bool Linger();
-  // Lingers, then sleeps. `look` is called once more before sleeping; true means: do not sleep.
+  // Lingers, then sleeps. `look` is called once more before sleeping; if it returns true, the
+  // thread does not sleep.
   void Pause(const std::function<bool()>& look);
 
  private:

@@ -1,6 +1,6 @@
-// Alarm: how a failure crosses nodes, whatever collective is under way.
+// Alarm: propagates a failure across nodes, whatever collective is in progress.
 //
-// Only the first rank of each node has one: the ranks of a node share their failures in memory.
+// Only the first rank of each node has one: the ranks of a node share failures in memory.
 #pragma once
 
 #include <memory>
@@ -13,13 +13,13 @@ namespace smddp {
 class Alarm {
  public:
   virtual ~Alarm() = default;
-  // Tells the other nodes, without waiting for them. Once.
+  // Notifies the other nodes without blocking. Called at most once.
   virtual void Raise(int code, const std::string& text) = 0;
-  // Whether another node has told.
+  // Whether another node has raised its alarm.
   virtual bool Heard(int* code, std::string* text) = 0;
 };
 
-// `comm` has the first rank of each node, and is used by the alarm alone.
+// `comm` contains the first rank of each node, and is used by the alarm only.
 std::unique_ptr<Alarm> MakeMpiAlarm(const MpiLibrary* mpi, MpiHandle comm);
 
 }  // namespace smddp

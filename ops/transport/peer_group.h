@@ -1,13 +1,13 @@
 // PeerGroup: an ordered stream of non-blocking byte exchanges among a fixed set of peers.
 //
-// This is all that an algorithm may know of the network between nodes. Every peer starts the same
-// operations in the same order. Up to kDepth may be under way; Test() tells of the oldest. Nothing
-// here waits: deadlines belong to whoever calls Test() again and again.
+// This is all that an algorithm knows of the network between nodes. Every peer starts the same
+// operations in the same order. Up to kDepth may be in flight; Test() tests the oldest. Nothing
+// here blocks: deadlines are up to the caller, who polls Test().
 //
-// Operations read and write the group's own memory, never a tensor: one that was given up, after a
-// timeout say, may write for as long as the process lives, and a tensor is its owner's again by
-// then. So the group keeps its memory for as long as an operation may use it, even beyond its own
-// end.
+// Operations read and write the group's own memory, never a tensor: an operation that was given up,
+// say after a timeout, may still write as long as the process lives, when the tensor has long been
+// returned to its owner. For the same reason the group keeps its memory alive as long as an
+// operation may use it, even after the group itself is destroyed.
 #pragma once
 
 #include <cstddef>
@@ -28,24 +28,25 @@ class PeerGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // At least so many bytes for operations, aligned to 64. Called while none is under way; what they
-  // held before may be lost.
+  // At least `bytes` of memory for operations, 64-byte aligned. Call it only while no operation is
+  // in flight; its previous contents may be lost.
   char* Memory(size_t bytes);
 
-  // All buffers lie in Memory(). recv holds size() blocks of `bytes`, in rank order.
+  // All buffers must be in Memory(). recv holds size() blocks of `bytes`, in rank order.
   virtual Status StartAllgather(const void* send, size_t bytes, void* recv) = 0;
-  // Rank r's block has bytes[r] bytes and lies at recv + offsets[r]; `send` may be the own block.
+  // Rank r's block has bytes[r] bytes and is stored at recv + offsets[r]; `send` may be the own
+  // block.
   virtual Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
                                  const std::vector<size_t>& offsets) = 0;
   // send and recv hold size() blocks of `bytes`; block r goes to (comes from) rank r.
   virtual Status StartAlltoall(const void* send, size_t bytes, void* recv) = 0;
-  // To rank p go send_bytes[p] bytes, from it come recv_bytes[p]; both buffers are laid out in rank
-  // order.
+  // Sends send_bytes[p] bytes to rank p and receives recv_bytes[p] from it; both buffers are laid
+  // out in rank order.
   virtual Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
                                 const std::vector<size_t>& recv_bytes) = 0;
   virtual Status StartBroadcast(void* buffer, size_t bytes, int root) = 0;
 
-  // Sets *done when the oldest operation has finished, which then is under way no more.
+  // Sets *done if the oldest operation has finished, and then removes it.
   virtual Status Test(bool* done) = 0;
 
  protected:

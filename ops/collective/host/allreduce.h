@@ -1,4 +1,5 @@
-// The allreduce algorithms. Each file opens with its idea; selector.cc says when each is used.
+// The allreduce algorithms. Each .cc file opens with a description of its algorithm; selector.cc
+// says when each is used.
 #pragma once
 
 #include <memory>
@@ -8,7 +9,7 @@
 
 namespace smddp {
 
-// How the request's operation is computed: the kernel's combine, the scale of the result and, for
+// How a request's operation is computed: the kernel's combine, the scale of the result and, for
 // integers, the exact divisor of an average.
 struct ReducePlan {
   Combine combine = Combine::kSum;
@@ -17,7 +18,7 @@ struct ReducePlan {
   ReducePlan(const Request& request, int world_size);
 };
 
-// oneshot: every rank stages its whole payload, then reduces everything itself.
+// oneshot: every rank stages its whole payload, and every rank reduces all of it.
 class OneshotAllreduce : public Pipeline {
  public:
   OneshotAllreduce(ChannelResources* resources, const Request* request);
@@ -32,7 +33,7 @@ class OneshotAllreduce : public Pipeline {
   ReduceFn reduce_;
 };
 
-// shm: reduce-scatter and allgather in one node, chunk by chunk.
+// shm: a reduce-scatter and an allgather within the node, chunk by chunk.
 class ShmAllreduce : public Pipeline {
  public:
   ShmAllreduce(ChannelResources* resources, const Request* request);
@@ -42,10 +43,11 @@ class ShmAllreduce : public Pipeline {
   bool Combine(size_t i) override;
   void Unpack(size_t i) override;
 
-  // The logical range of owner j's share in chunk i, in elements.
+  // Owner j's share of chunk i: a logical range, in elements.
   Range Share(size_t i, int owner) const;
   size_t ChunkBegin(size_t i) const { return i * chunk_elements_; }
-  // Reduces this node's inputs of the own share; out(first, tensor_out) says where pieces go.
+  // Reduces this node's inputs of the own share; out(first, tensor_out) returns where a piece is
+  // written.
   template <typename Out>
   void ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& base, Out&& out);
 
@@ -55,7 +57,7 @@ class ShmAllreduce : public Pipeline {
   size_t chunk_elements_;
 };
 
-// hierarchical: shm within the node, an exchange of shares between nodes in the combine phase.
+// hierarchical: shm within the node; the combine phase exchanges shares between nodes.
 class HierarchicalAllreduce : public ShmAllreduce {
  public:
   HierarchicalAllreduce(ChannelResources* resources, const Request* request);
@@ -70,9 +72,9 @@ class HierarchicalAllreduce : public ShmAllreduce {
   void StoreResult(size_t i);
 
   bool sums_in_node_;  // some node has several ranks
-  size_t accum_;       // bytes of an element that travels to be reduced
+  size_t accum_;       // bytes of an element of a partial sum as sent between nodes
   Step step_ = Step::kReduceInNode;
-  // Regions of the owners' group's memory, of `part` elements for each node.
+  // Regions of the owners' group memory, each with `part_` elements for each node.
   size_t part_ = 0;
   char *partial_ = nullptr, *received_ = nullptr, *own_ = nullptr, *gathered_ = nullptr;
 };

@@ -9,7 +9,8 @@ namespace smddp {
 
 PeerStripes::PeerStripes(const ShmGroup& shm, size_t element_size) {
   size_t peers = static_cast<size_t>(std::max(1, shm.size() - 1));
-  // Of many ranks and small chunks a stripe is not even a cache line; it begins at an element then.
+  // With many ranks and small chunks a stripe may be less than a cache line; it is then aligned to
+  // the largest element.
   constexpr size_t kLine = 64, kElement = 8;
   stride_ = shm.chunk_bytes() / peers;
   stride_ -= stride_ % (stride_ < kLine ? kElement : kLine);
@@ -41,7 +42,7 @@ ShmAlltoall::ShmAlltoall(ChannelResources* resources, const Request* request)
   }
 }
 
-// Ranks of the set; on one node these are the local ranks.
+// Ranks of the set, which on one node are the local ranks.
 size_t ShmAlltoall::Bytes(int source, int target) const {
   return request_->part_bytes[static_cast<size_t>(source * topo_.size + target)];
 }

@@ -9,7 +9,7 @@
 namespace smddp {
 namespace {
 
-constexpr size_t kElement = 8;  // bytes of the largest
+constexpr size_t kElement = 8;  // bytes of the largest element type
 
 }  // namespace
 
@@ -42,7 +42,7 @@ bool CrossNodeMove::Conclude(bool* moved) {
   }
 }
 
-// Broadcast: the tensors as one array, piece by piece.
+// Broadcast: the concatenated tensors, piece by piece.
 
 CrossNodeBroadcast::CrossNodeBroadcast(ChannelResources* resources, const Request* request)
     : CrossNodeMove(resources, request,
@@ -80,11 +80,11 @@ void CrossNodeBroadcast::FinishOldest(const char* slot) {
   });
 }
 
-// Allgather: a piece takes the same from every rank that has something left.
+// Allgather: a piece takes equally much from every rank that has data left.
 
 namespace {
 
-// As much as a piece can have.
+// Upper limit of the bytes in a piece.
 size_t GatherSlot(const ChannelResources& resources, const Request& request) {
   return std::max(std::min(resources.piece_bytes, request.moved_bytes()),
                   request.part_bytes.size());
@@ -145,12 +145,12 @@ void CrossNodeAllgather::FinishOldest(const char* slot) {
   pieces_.pop_front();
 }
 
-// Alltoall: a piece takes the same from every pair of ranks that has something left. What comes
-// lies behind what goes. The part for the rank itself stays out of it.
+// Alltoall: a piece takes equally much from every pair of ranks that has data left. In the slot,
+// received bytes follow the sent ones. A rank's part for itself is copied directly.
 
 namespace {
 
-// The most peers that a rank exchanges bytes with in one direction; at least one.
+// The largest number of peers with which a rank exchanges data in one direction; at least one.
 size_t MostPeers(const Request& request, int size) {
   size_t most = 1;
   for (int r = 0; r < size; ++r) {
@@ -168,7 +168,7 @@ size_t PairBytes(const ChannelResources& resources, const Request& request) {
   return std::max<size_t>(1, resources.piece_bytes / MostPeers(request, resources.topology->size));
 }
 
-// That a rank sends in a piece, at most; or receives.
+// Upper limit of the bytes that a rank sends, or receives, in a piece.
 size_t AlltoallBytes(const ChannelResources& resources, const Request& request) {
   size_t bytes = std::min(resources.piece_bytes, request.moved_bytes());
   return std::max(bytes, static_cast<size_t>(resources.topology->size));

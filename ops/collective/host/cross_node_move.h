@@ -1,9 +1,9 @@
 // Broadcast, allgather and alltoall of a job on several nodes: the ranks compare signatures as
-// always, then the payload travels in pieces of ChannelResources::piece_bytes, several at a time,
-// through the memory of the ranks' group.
+// always, then the payload travels through the group's memory in pieces of
+// ChannelResources::piece_bytes, several in flight.
 //
-// MPI never sees a tensor, so nothing that it does after a failure can be seen in one, and no
-// payload is too large for it. The copies in and out of a piece find it in the cache.
+// MPI never accesses a tensor, so a request that outlives a failure cannot corrupt one, and
+// payloads may be of any size. The extra copies hit the cache.
 #pragma once
 
 #include <cstddef>
@@ -23,13 +23,13 @@ class CrossNodeMove : public Pipeline {
   bool Combine(size_t) override { return true; }
   bool Conclude(bool* moved) override;
 
-  // Copies what this rank brings to the next piece to `slot`, and starts the exchange; false: there
-  // is no piece left.
+  // Copies this rank's contribution to the next piece into `slot` and starts the exchange; false if
+  // no piece is left.
   virtual bool StartNext(char* slot, Status* status) = 0;
-  // The oldest piece has come to `slot`.
+  // The oldest piece has arrived in `slot`.
   virtual void FinishOldest(const char* slot) = 0;
 
-  bool large_;  // copies to the results go past the caches
+  bool large_;  // copies into the results bypass the caches
 
  private:
   char* SlotOf(size_t piece) const { return slots_ + piece % PeerGroup::kDepth * slot_bytes_; }
@@ -67,7 +67,7 @@ class CrossNodeAllgather : public CrossNodeMove {
   using Parts = std::vector<size_t>;  // by rank
   Parts Cut() const;
   Parts out_offsets_, started_;  // of each rank's part
-  std::deque<Parts> pieces_;     // under way
+  std::deque<Parts> pieces_;     // in flight
   Parts finished_;
 };
 
@@ -83,7 +83,7 @@ class CrossNodeAlltoall : public CrossNodeMove {
   size_t Bytes(int source, int target) const;
   size_t InPiece(int source, int target, size_t piece) const;
   void CopyOwnPart() const;
-  size_t per_pair_, pieces_;  // bytes in a piece, and how many of those
+  size_t per_pair_, pieces_;  // bytes per pair in a piece, and the number of pieces
   std::vector<size_t> send_offsets_, recv_offsets_;
   size_t next_ = 0, oldest_ = 0;
 };

@@ -1,7 +1,7 @@
-// The collectives in which every rank has something for every other one: alltoall, reducescatter.
+// Collectives in which every rank sends different data to every other: alltoall, reducescatter.
 //
-// Inside a node a rank's slot is cut into one stripe for each peer, so all pairs move at once. Both
-// are one-hop: what a rank gets is computed by itself.
+// Inside a node a rank's slot is divided into one stripe per peer, so all pairs move at once. Both
+// are one-hop: each rank computes or copies its own result.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,13 @@ namespace smddp {
 class PeerStripes {
  public:
   PeerStripes(const ShmGroup& shm, size_t element_size);
-  // Bytes a stripe holds, a multiple of the element.
+  // Bytes in a stripe, a multiple of the element size.
   size_t bytes() const { return bytes_; }
-  // Where in `source`'s slot the bytes for `target` lie; they are different ranks.
+  // Offset in `source`'s slot of the bytes for `target`, which must be a different rank.
   size_t Offset(int source, int target) const {
     return static_cast<size_t>(target < source ? target : target - 1) * stride_;
   }
-  // Chunks that the largest part takes; at least one, whose header is how ranks meet.
+  // Chunks that the largest part takes; at least one, because its header carries the signature.
   size_t Chunks(size_t largest) const;
 
  private:
@@ -43,7 +43,7 @@ class ShmAlltoall : public Pipeline {
   std::vector<size_t> send_offsets_, recv_offsets_;
 };
 
-// Each tensor's rows are divided among the ranks, early ranks get the odd rows.
+// Each tensor's rows are divided evenly among the ranks; the first ranks get the remainder.
 Range RowsOf(int64_t rows, int size, int rank);
 
 class ShmReduceScatter : public Pipeline {
@@ -57,12 +57,12 @@ class ShmReduceScatter : public Pipeline {
  private:
   Range Chunk(size_t i, const SpanList& part) const;
   PeerStripes stripes_;
-  std::vector<SpanList> parts_;  // by rank: what it will own, of all tensors
+  std::vector<SpanList> parts_;  // by rank: the rows that it will receive, of all tensors
   ReducePlan plan_;
   ReduceFn reduce_;
 };
 
-// Between nodes: an allreduce into scratch memory, of which each rank keeps its part.
+// Between nodes: an allreduce into scratch memory, of which each rank keeps its own rows.
 class CrossNodeReduceScatter : public Collective {
  public:
   CrossNodeReduceScatter(ChannelResources* resources, const Request* request);

@@ -1,4 +1,5 @@
-// Takes part, after join(), in an operation that brings and takes no bytes of this rank.
+// JoinedMove: a joined rank's part in an operation to which it contributes no bytes and from which
+// it takes none.
 #pragma once
 
 #include "collective/pipeline.h"

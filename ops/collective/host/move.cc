@@ -24,7 +24,7 @@ int LocalRank(const Topology& topo, int rank) {
 
 }  // namespace
 
-// Broadcast: the root stages each chunk, everybody else copies it out of the root's slot.
+// Broadcast: the root stages each chunk, the other ranks copy it out of the root's slot.
 
 ShmBroadcast::ShmBroadcast(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request, Chunks(request->bytes(), resources->shm->chunk_bytes()), true),
@@ -59,8 +59,8 @@ bool ShmBroadcast::Combine(size_t i) {
   return true;
 }
 
-// Allgather: every rank stages its own part, chunk by chunk; everybody copies all parts out. The
-// request has one tensor; its `out` holds all parts in rank order.
+// Allgather: every rank stages its own part, chunk by chunk, and copies out all parts. The request
+// has one tensor; its `out` receives all parts in rank order.
 
 ShmAllgather::ShmAllgather(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request, Chunks(LargestPart(*request), resources->shm->chunk_bytes()),

@@ -1,5 +1,4 @@
-// The collectives of a node that move data without reducing it, the same for all: broadcast and
-// allgather.
+// Broadcast and allgather inside a node: data is moved through the slots without being reduced.
 #pragma once
 
 #include "collective/pipeline.h"

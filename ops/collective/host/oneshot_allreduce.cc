@@ -1,6 +1,7 @@
-// One hop: each rank copies its whole payload into its slot; when all have, each rank reduces all
-// slots into its own tensors. (n - 1) times the reading of the two-hop algorithm, but one wait
-// instead of two, which is what counts for a few KiB. Payloads beyond one slot take several chunks.
+// One-hop allreduce: each rank copies its whole payload into its slot; once all have, each rank
+// reduces all slots into its own tensors. It reads (n - 1) times as much as the two-hop algorithm
+// but waits once instead of twice, which dominates for a few KiB. Payloads larger than a slot take
+// several chunks.
 #include <cstring>
 
 #include "collective/host/allreduce.h"
@@ -37,7 +38,7 @@ ReducePlan::ReducePlan(const Request& request, int world_size) {
 namespace {
 
 size_t Chunks(size_t bytes, size_t chunk_bytes) {
-  // An empty payload still takes one chunk: its header is how ranks meet and compare.
+  // An empty payload still takes one chunk, whose header carries the signature.
   return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
 }
 

@@ -1,6 +1,5 @@
-// Reducescatter inside a node: each rank writes what others will own into their stripes, and
-// reduces its own part from its tensors and the peers' stripes, in rank order, straight into the
-// output.
+// Reducescatter inside a node: each rank stages the peers' parts in their stripes, and reduces its
+// own part from its tensors and the peers' stripes, in rank order, directly into the output.
 #include <algorithm>
 #include <cstring>
 
@@ -9,8 +8,8 @@
 namespace smddp {
 namespace {
 
-// What `owner` gets of every tensor: `in` in this rank's tensors, `out` where this rank is the
-// owner.
+// The part of every tensor that `owner` receives: `in` points into this rank's tensors, `out` is
+// set only if this rank is the owner.
 SpanList PartOfOwner(const Request& request, const Topology& topo, int owner) {
   size_t element = Info(request.dtype).size;
   std::vector<Span> spans;
@@ -25,7 +24,7 @@ SpanList PartOfOwner(const Request& request, const Topology& topo, int owner) {
   return SpanList(std::move(spans), element);
 }
 
-// Of rank 0, which has the most rows.
+// The part of rank 0, which has the most rows.
 size_t LargestPart(const Request& request, const Topology& topo) {
   return PartOfOwner(request, topo, 0).count() * Info(request.dtype).size;
 }

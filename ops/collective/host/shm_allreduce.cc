@@ -1,14 +1,14 @@
-// Two hops inside a node, without a fusion buffer.
+// Two-hop allreduce inside a node, without a fusion buffer.
 //
-// Every chunk is cut into one share per owner (all ranks of the node, if nodes are equally large).
-// With n ranks and B bytes, a rank
-//   stages    the (n - 1) / n of B that others own, straight from its tensors,
+// Every chunk is divided into one share per owner (all ranks of the node, if nodes are of equal
+// size). With n ranks and B bytes, a rank
+//   stages    the (n - 1) / n of B that others own, directly from its tensors,
 //   combines  its own share: its tensor and the n - 1 staged copies, in rank order, written to its
 //             tensor and to its slot in one pass,
 //   unpacks   the other shares' results from the owners' slots into its tensors.
-// Chunks are small enough for the cache, so memory sees each gradient read once and written once;
-// the rest of the traffic stays in cache. A share sits at the same offset in every slot, and its
-// owner publishes the result there, so a slot needs no second buffer.
+// Chunks fit the cache, so each gradient is read from memory once and written once; all other
+// traffic hits the cache. A share has the same offset in every slot, and its owner publishes the
+// result there, so a slot needs no second buffer.
 #include <cstring>
 
 #include "collective/host/allreduce.h"
@@ -95,13 +95,13 @@ void ShmAllreduce::Unpack(size_t i) {
   }
 }
 
-// Between nodes: the node's sum of the own share is cut into one part for each node, in the
-// accumulator type; where every node has but one rank that sum is the rank's own values, and they
-// travel as they are. An all-to-all brings part m of every node to node m, which reduces them in
-// node order (one place computes each element, so all ranks hold the same bits) and an allgather
-// brings the finished parts, in the tensor's type, to every node. Each share has its own stream, so
-// all ranks of a node use the network at once. Bytes sent by a rank: 2 (m - 1) / m of its share,
-// the least there is.
+// Hierarchical allreduce: with m nodes, the node's sum of the own share is divided into m parts, in
+// the accumulator type; if every node has a single rank, the sum is the rank's own values, sent in
+// the tensor's type. An alltoall sends each node's part k to node k, which reduces the parts in
+// node order (each element is computed in one place, so all ranks hold the same bits), and an
+// allgather distributes the finished parts, in the tensor's type. Each share has its own group, so
+// all owners of a node use the network at once. A rank sends 2 (m - 1) / m of its share, which is
+// optimal.
 
 HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const Request* request)
     : ShmAllreduce(resources, request),
@@ -136,11 +136,13 @@ void HierarchicalAllreduce::StartScatter(size_t i) {
   received_ = partial_ + wide;
   own_ = received_ + wide;
   gathered_ = own_ + narrow;
+
   ReduceStage stage = sums_in_node_ ? ReduceStage::kPartial : ReduceStage::kFull;
   ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, stage);
   ReduceOwnShare(i, reduce, {}, [&](ReduceArgs* args, char*, size_t first) {
     args->out = partial_ + first * accum_;
   });
+
   Status started = resources_->share_peers->StartAlltoall(partial_, part_ * accum_, received_);
   if (!started.ok()) Fail(started);
 }
@@ -155,6 +157,7 @@ void HierarchicalAllreduce::StartGather(size_t) {
   args.out = own_;
   args.scale = plan_.scale;
   args.divisor = plan_.divisor;
+
   ReduceStage stage = sums_in_node_ ? ReduceStage::kFinish : ReduceStage::kFull;
   FindReduce(request_->dtype, plan_.combine, stage)(args);
   Status started = resources_->share_peers->StartAllgather(own_, part_ * element_, gathered_);

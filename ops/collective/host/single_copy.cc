@@ -16,15 +16,16 @@ namespace smddp {
 
 namespace {
 
-// What a slot holds. A rank that has joined leaves zeros, and has none but zeros to give.
+// The contents of a slot. A joined rank leaves it zeroed: pid 0 stands for a rank that contributes
+// zeros.
 struct Table {
   int64_t pid;
-  uint64_t inputs[];  // addresses, one a tensor
+  uint64_t inputs[];  // addresses, one per tensor
 };
 
-constexpr uint64_t kRefused = 2;  // a verdict: this rank could not read a peer's memory
+constexpr uint64_t kRefused = 2;  // SlotHeader::verdict: this rank could not read a peer's memory
 
-// It costs time, no more; so one warning.
+// Warns once: a refusal costs performance only.
 void TellOfRefusal(const std::string& what) {
   static std::atomic<bool> told{false};
   std::string text = what + "; the ranks copy through the memory that they share instead";
@@ -43,7 +44,7 @@ class SingleCopyMove::Reading : public Pipeline {
       : Pipeline(resources, request, 1, true), large_(request->moved_bytes() >= kPastCachesBytes) {
     LendMemory();
   }
-  // Once done: somebody could not read.
+  // Valid once done: some rank could not read.
   bool refused() const { return refused_; }
 
  protected:
@@ -76,17 +77,17 @@ void SingleCopyMove::Reading::Stage(size_t i) {
 }
 
 bool SingleCopyMove::Reading::Combine(size_t i) {
-  // Of one node, so the ranks of the set are the local ranks, in the same order.
+  // On one node, so the ranks of the set are the local ranks, in the same order.
   auto table = [&](int rank) -> const Table& { return *reinterpret_cast<Table*>(Slot(rank, i)); };
   Status read;
   if (request_->kind == Kind::kBroadcast) read = ReadBroadcast(table(topo_.RankOf(request_->root)));
-  // Everybody starts with another peer.
+  // Every rank starts with itself and goes on with the next one, so they read different peers.
   for (int step = 0; request_->gathers() && step < topo_.size && read.ok(); ++step) {
     int rank = (topo_.rank + step) % topo_.size;
     read = ReadPart(table(rank), rank);
   }
-  // That a peer is gone is for the engine to tell, which knows how it ended. One that has given up
-  // uses its memory for other things, so what was read may be anything.
+  // The engine reports that a peer is gone, since it knows how it ended. A peer that has given up
+  // reuses its memory, so data read from it is not valid.
   if (read.code() == Code::kRemote || AnyGaveUp()) return false;
   if (!read.ok()) {
     TellOfRefusal(request_->Title() + ": " + read.message());
@@ -103,8 +104,7 @@ bool SingleCopyMove::Reading::AnyGaveUp() const {
   return false;
 }
 
-// All have said whether they could read, and nobody can change that before this rank has begun its
-// next operation.
+// All verdicts are final now: a header is not overwritten before this rank's next operation.
 bool SingleCopyMove::Reading::Conclude(bool*) {
   for (int p = 0; p < shm_->size(); ++p) refused_ |= Header(p).verdict == kRefused;
   return true;
@@ -126,7 +126,8 @@ Status SingleCopyMove::Reading::ReadBroadcast(const Table& root) {
   return ReadPeer(static_cast<int>(root.pid), wanted);
 }
 
-// The part that `rank` has for this rank: of allgather all it has, of alltoall one of its parts.
+// Reads the part that `rank` has for this rank: of an allgather its whole input, of an alltoall one
+// part of it.
 Status SingleCopyMove::Reading::ReadPart(const Table& source, int rank) {
   const auto& parts = request_->part_bytes;
   bool alltoall = request_->kind == Kind::kAlltoall;

@@ -1,13 +1,13 @@
-// Broadcast, allgather and alltoall of large tensors inside a node, with one copy a byte.
+// Broadcast, allgather and alltoall of large tensors inside a node, with a single copy per byte.
 //
-// Each rank publishes in its slot where its inputs lie; who wants bytes of them reads them straight
-// from there into its own outputs (transport/shm/peer_memory.h). A rank is done once all peers are,
-// since they read its inputs until then. It never writes into a peer's memory: that may belong to
-// somebody else by the time a failure is noticed.
+// Each rank publishes the addresses of its inputs in its slot; peers read the bytes that they need
+// from there directly into their own outputs (transport/shm/peer_memory.h). A rank is done only
+// when all peers are, since they may be reading its inputs until then. Nobody writes into a peer's
+// memory: it may have been reused by the time a failure is noticed.
 //
-// Memory that the kernel does not let a peer read (a device's, a secret, any once a process was
-// locked down) is told of in the reader's slot header. Each rank sees all of these when all are
-// done, so all alike then do the whole operation again, through the slots.
+// Where the kernel refuses a read (device memory, secret memory, a process that was locked down),
+// the reader sets a verdict in its slot header. All ranks see every verdict at the end of the
+// operation, so all of them agree to repeat it through the slots.
 #pragma once
 
 #include <memory>
@@ -23,7 +23,7 @@ class SingleCopyMove : public Collective {
   SingleCopyMove(ChannelResources* resources, const Request* request);
   ~SingleCopyMove() override;
 
-  // Why it cannot serve; "" if it can.
+  // The reason why it cannot serve the request; "" if it can.
   static std::string Cannot(const ChannelResources& resources, const Request& request);
 
   Progress Advance() override;
@@ -37,7 +37,7 @@ class SingleCopyMove : public Collective {
   ChannelResources* resources_;
   const Request* request_;
   std::unique_ptr<Reading> reading_;
-  std::unique_ptr<Pipeline> through_slots_;  // instead, if somebody could not read
+  std::unique_ptr<Pipeline> through_slots_;  // the repetition, if some rank could not read
 };
 
 }  // namespace smddp

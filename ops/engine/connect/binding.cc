@@ -12,7 +12,7 @@ namespace {
 constexpr int kMaxCores = 8192;
 constexpr int kMaxAncestors = 16;
 
-// The cores that a process may run on, by number.
+// The cores on which a process may run, by number.
 std::vector<bool> CoresOf(int pid) {
   cpu_set_t* set = CPU_ALLOC(kMaxCores);
   size_t bytes = CPU_ALLOC_SIZE(kMaxCores);
@@ -31,8 +31,8 @@ int Count(const std::vector<bool>& cores) {
   return n;
 }
 
-// What starts ranks and binds them; it is bound itself only by what limits the whole job, such as
-// taskset or a container.
+// Programs that start ranks and bind them. They are bound themselves only by limits on the whole
+// job, such as taskset or a container.
 bool IsLauncher(const std::string& name) {
   for (const char* known : {"mpirun", "mpiexec", "prterun", "prted", "orterun", "orted", "hydra"}) {
     if (name.rfind(known, 0) == 0) return true;
@@ -40,7 +40,7 @@ bool IsLauncher(const std::string& name) {
   return false;
 }
 
-// 0: none is among this process's ancestors.
+// The launcher among this process's ancestors; 0: none.
 int FindLauncher() {
   int pid = ::getppid();
   for (int i = 0; i < kMaxAncestors && pid > 1; ++i) {

@@ -1,4 +1,4 @@
-// Whether mpirun bound the ranks of this node to so few cores that TensorFlow is slow.
+// Detects that mpirun bound the node's ranks to too few cores, which makes TensorFlow slow.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace smddp {
 
-// The sentence; "" if nothing is wrong. `used`: cores that the node's ranks may use together, of
-// the `available` ones, which the launcher itself may use.
+// The warning; "" if nothing is wrong. `used`: cores that the node's ranks may use together, out of
+// `available`, those that the launcher itself may use.
 std::string BindingAdvice(int used, int available, int ranks, LaunchInfo::Launcher launcher);
 
-// The same, of the processes of this node's ranks. "" where no mpirun launched them: other
-// launchers bind to what was asked for.
+// The same for the processes of this node's ranks. "" unless mpirun launched them: other launchers
+// bind as they were told to.
 std::string BindingAdvice(const std::vector<int>& pids, LaunchInfo::Launcher launcher);
 
 }  // namespace smddp

@@ -15,21 +15,21 @@
 namespace smddp {
 namespace {
 
-// What each rank tells the others while they find out who shares memory.
+// Exchanged by the ranks to find out which of them share memory.
 struct Announcement {
   char key[128];  // Segment::NodeKey, and the emulated node
   int pid;
-  int fd;                           // of the node's segment, from its first rank
-  int ok;                           // this rank has created the segment, or attached
-  uint64_t secret, secret_address;  // a word of this process, and where it lies
-  int reads_peers;                  // this rank has read the words of all others of its node
+  int fd;                           // of the node's segment, on its first rank
+  int ok;                           // this rank has created the segment, or attached to it
+  uint64_t secret, secret_address;  // a word of this process, and its address
+  int reads_peers;                  // this rank has read the words of all ranks of its node
 };
 
-// Processes that start together on a busy machine are seconds apart.
+// On a busy machine, processes launched together start seconds apart.
 constexpr double kLeastInitSeconds = 10;
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
 
-// Every rank of the set tells every other; `all` gets one for each.
+// An allgather over the ranks of the set: `all` receives one announcement from each.
 using Exchange = std::function<Status(const Announcement& own, std::vector<Announcement>* all)>;
 
 uint64_t* Cookie(void* memory) {
@@ -47,7 +47,7 @@ std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
 }
 
 size_t ChunkBytes(const Config& config, const Topology& topo) {
-  // A slot is cut into a stripe for each peer (collective/host/exchange.h).
+  // A slot is divided into one stripe per peer (collective/host/exchange.h).
   constexpr size_t kLaneBytes = 64, kUnit = 256;
   size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
   if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
@@ -58,7 +58,7 @@ size_t SegmentBytes(const Config& config, const Topology& topo) {
   return ShmGroup::BytesNeeded(topo.local_size, ChunkBytes(config, topo));
 }
 
-// Whether this rank can read the memory of all of its node.
+// Whether this rank can read the memory of all ranks of its node.
 bool ReadsPeers(const Topology& topo, const std::vector<Announcement>& all) {
   for (int r : topo.nodes[topo.node]) {
     if (!CanReadPeer(all[r].pid, all[r].secret_address, all[r].secret)) return false;
@@ -66,8 +66,8 @@ bool ReadsPeers(const Topology& topo, const std::vector<Announcement>& all) {
   return true;
 }
 
-// The first rank of each node creates, the others attach, all learn who could. It takes two
-// exchanges, whatever fails; what failed here is told in *problem.
+// The first rank of each node creates a segment, the others attach to it, and all learn which ranks
+// succeeded. Always takes two exchanges; a local failure is returned in *problem.
 Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
                    Connection* connection, Announcement* own, std::vector<Announcement>* all,
                    Status* problem) {
@@ -86,6 +86,7 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   }
   Status status = exchange(*own, all);
   if (!status.ok()) return status;
+
   const Announcement& leader = (*all)[topo.nodes[topo.node][0]];
   if (topo.local_rank != 0) {
     if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
@@ -95,13 +96,14 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   status = exchange(*own, all);
   segment->CloseDescriptor();
   if (!status.ok()) return status;
+
   connection->reads_peers = true;
   for (int r : topo.nodes[topo.node]) connection->reads_peers &= (*all)[r].reads_peers != 0;
   return {};
 }
 
-// Groups of ranks that proved to share memory; a node in which somebody could not attach is
-// taken apart, and its ranks talk through MPI.
+// Groups ranks into nodes that provably share memory. A node in which some rank could not attach is
+// split up, and its ranks communicate through MPI.
 Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* connection) {
   Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
     all->resize(mpi.size());
@@ -138,7 +140,7 @@ Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* conn
   return {Code::kSystem, "the ranks of this node could not map a shared segment"};
 }
 
-// Between the first ranks of all nodes of the job.
+// Connects the first ranks of all nodes of the job.
 Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
   const Topology& topo = connection->topology;
   bool first = topo.local_rank == 0;
@@ -148,7 +150,7 @@ Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
   return status;
 }
 
-// All ranks of the job call it; `connection` is null on those that are not in the set.
+// Called by all ranks of the job; `connection` is null on those that are not in the set.
 Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
   for (int channel = 0; channel < kChannels; ++channel) {
     MpiHandle everybody = 0, peers = 0;
@@ -189,7 +191,7 @@ void MakeChannelResources(const Config& config, Connection* connection) {
   }
 }
 
-// Why these cannot be ranks of a job; "" if they can.
+// Why the listed ranks cannot form a job; "" if they can.
 std::string ListProblem(const std::vector<int>& ranks, int size) {
   std::string last = std::to_string(size - 1);
   std::vector<bool> seen(size);
@@ -203,12 +205,12 @@ std::string ListProblem(const std::vector<int>& ranks, int size) {
   return "";
 }
 
-// The job is the listed ranks, in that order; a rank that is not listed is alone. Several lists
-// without a common rank make several jobs.
+// Restricts the job to the listed ranks, in that order; a rank that is not listed is a job of its
+// own. Disjoint lists make several jobs.
 Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
   int size = mpi->size(), rank = mpi->rank();
   std::string problem = ListProblem(ranks, size);
-  // Whoever listed nobody listed everybody. Lists are compared by a hash: they may be long.
+  // An empty list stands for all ranks. Lists are compared by a hash, since they may be long.
   std::vector<int> all(size), list = ranks;
   std::iota(all.begin(), all.end(), 0);
   if (list.empty()) list = all;
@@ -217,6 +219,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
     for (int r : members) hash = (hash ^ static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull;
     return hash;
   };
+
   uint64_t own = hash_of(list);
   std::vector<uint64_t> hashes(size);
   Status status = mpi->Allgather(&own, sizeof own, hashes.data());
@@ -247,7 +250,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
   return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
 }
 
-// What follows has no limit of its own, so all ranks must be known to be here.
+// The calls after this one have no timeout, so first make sure that all ranks are here.
 Status MeetAll(const Config& config, MpiLibrary* mpi) {
   static bool given_up = false;
   const std::string restart =
@@ -267,13 +270,14 @@ Status MeetAll(const Config& config, MpiLibrary* mpi) {
                               " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)" + restart};
 }
 
-// Adds to the terms what else keeps this rank from starting.
+// Adds to the terms the error of a timeline that cannot be written.
 void StartTimeline(int rank, Terms* terms, JobContext* context) {
   if (!terms->problem.empty() || context->config.timeline.empty()) return;
   terms->problem = context->timeline.Start(context->config.timeline, rank).message();
 }
 
-// Until all ranks have settled their terms, no problem of this one may keep it from the others.
+// Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
+// the others.
 Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) {
   context->mpi = std::make_unique<MpiLibrary>();
   MpiLibrary* mpi = context->mpi.get();
@@ -316,7 +320,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   context->launch = ReadLaunchInfo(::getenv, config.single_process);
   const LaunchInfo& launch = context->launch;
   if (launch.size != 1) {
-    // Somebody may have joined the others already, in a way that the environment does not tell.
+    // Another library may have initialized MPI already, which the environment does not show.
     if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
     Status status = OpenMpi(ranks, terms, context);
     if (status.ok()) status = ShareMemory(config, *context->mpi, connection.get());

@@ -1,5 +1,5 @@
-// JobContext: everything about the job that is settled once, at init; and Connection: where the
-// ranks of one process set meet.
+// JobContext: the state of the job that is fixed at init. Connection: the resources shared by the
+// ranks of one process set.
 #pragma once
 
 #include <memory>
@@ -26,29 +26,29 @@ struct JobContext {
   Timeline timeline;
 };
 
-// Who is where, the memory that the ranks of this node share, and the groups that carry bytes
+// The topology, the memory shared by the ranks of this node, and the groups that carry bytes
 // between nodes.
 struct Connection {
   Topology topology;
   Segment segment;
-  std::vector<char> private_memory;  // instead of a segment, for a job of one rank
+  std::vector<char> private_memory;  // used instead of a segment by a job of one rank
   std::unique_ptr<ShmGroup> shm;
   bool reads_peers = false;                // see ChannelResources
   std::vector<ChannelResources> channels;  // kChannels of them
-  std::unique_ptr<Alarm> alarm;            // of the first rank of each node of a job; else null
+  std::unique_ptr<Alarm> alarm;            // on the first rank of each node of a job; else null
 
   size_t StagingBytes() const;  // of this rank
 };
 
-// Finds the launcher, opens MPI, and connects all ranks of the job. `ranks` unless empty: the job
-// is these ranks of the launcher's, renumbered in this order; one that is not listed is a job of
-// its own. Fails on all ranks unless the listed ranks gave the same list, and `terms` allow it.
-// Begins the timeline, if there is to be one.
+// Detects the launcher, opens MPI, and connects all ranks of the job. Unless `ranks` is empty, the
+// job is these launcher ranks, renumbered in this order; a rank that is not listed becomes a job of
+// one rank. Fails on all ranks unless the listed ranks passed the same list and their `terms`
+// agree. Starts the timeline if one is configured.
 Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
                   JobContext* context, std::unique_ptr<Connection>* connection);
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all
-// fail if one does; *connection stays null on those that are not listed.
+// fail if one does; *connection stays null on ranks that are not listed.
 Status ConnectSet(const JobContext& context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, std::unique_ptr<Connection>* connection);
 

@@ -10,7 +10,7 @@
 namespace smddp {
 namespace {
 
-// These two are read by other versions of the library: they stay as they are.
+// Never change these two: other versions of the library read them.
 struct Digest {
   uint64_t must, should;
   uint64_t failed;
@@ -31,7 +31,7 @@ const char kRemedy[] =
     "or "
     "-genv NAME VALUE (MPICH), srun with --export=ALL; versions must be the same on every machine";
 
-// What is to be said of all the texts; the same on all ranks but for what is theirs alone.
+// The outcome of comparing all texts, which is the same on all ranks of a job.
 Status Judge(const std::vector<Texts>& all, int rank, const std::vector<int>& members) {
   for (size_t r = 0; r < all.size(); ++r) {
     if (all[r].problem[0] == '\0') continue;

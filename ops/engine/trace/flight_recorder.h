@@ -1,4 +1,4 @@
-// The last collectives of this rank, kept to be shown when something fails.
+// FlightRecorder: keeps the last collectives of this rank, to be shown when something fails.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class FlightRecorder {
   // Returns the number to pass to Finish.
   uint64_t Start(std::string title, size_t bytes, double now);
   void Finish(uint64_t number, const char* outcome, double now);
-  // The newest last, one a line.
+  // One line per collective, the newest last.
   std::string Dump() const;
 
  private:
@@ -24,7 +24,7 @@ class FlightRecorder {
     std::string title;
     size_t bytes;
     double started;
-    double finished;  // 0: under way
+    double finished;  // 0: in progress
     const char* outcome;
   };
   mutable std::mutex mutex_;

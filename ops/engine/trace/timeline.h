@@ -1,8 +1,8 @@
-// Timeline: a Chrome trace of this rank's collectives, which Perfetto opens.
+// Timeline: a Chrome trace of this rank's collectives, to be opened with Perfetto.
 //
-// Off it costs one relaxed load an operation. On, an event is text in a buffer, which goes to the
-// file when it is large and every second, so a rank that is killed leaves what it had: the format
-// needs no end.
+// When off, it costs one relaxed load per operation. When on, events are buffered as text and
+// flushed when the buffer is large and every second, so a rank that is killed leaves a usable
+// trace: the format needs no closing bracket.
 #pragma once
 
 #include <atomic>
@@ -15,15 +15,15 @@
 
 namespace smddp {
 
-// Times are of NowSeconds().
+// Times are in seconds of NowSeconds().
 struct TimelineEvent {
   std::string title;
   double ready = 0;    // enqueued
-  double started = 0;  // its turn in its channel
-  double met = 0;      // all peers were there; 0: they never were
+  double started = 0;  // when its turn came in its channel
+  double met = 0;      // when all peers had arrived; 0: they never did
   double done = 0;
   size_t bytes = 0;
-  uint64_t sequence = 0;  // in its channel: the same on all ranks
+  uint64_t sequence = 0;  // within its channel: the same on all ranks
   int track = 0;          // the channel
   bool failed = false;
 };
@@ -34,7 +34,7 @@ class Timeline {
 
   // trace.json becomes trace.rank3.json on rank 3.
   Status Start(const std::string& path, int rank);
-  // Writes the rest; nothing happens if it is off.
+  // Flushes and closes the file; does nothing if the timeline is off.
   void Stop();
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -49,12 +49,12 @@ class Timeline {
   std::mutex mutex_;
   std::FILE* file_ = nullptr;
   std::string buffer_;
-  uint64_t named_tracks_ = 0;  // a bit each
-  double to_wall_clock_ = 0;   // seconds from NowSeconds() to the time of day
+  uint64_t named_tracks_ = 0;  // one bit per track
+  double to_wall_clock_ = 0;   // seconds to add to NowSeconds() for wall-clock time
   int rank_ = 0;
 };
 
-// The track of a channel of a process set.
+// The timeline track of one channel of a process set.
 inline int TrackOf(int process_set, bool gradients) {
   return 2 * process_set + (gradients ? 1 : 0);
 }

@@ -14,7 +14,7 @@ namespace smddp {
 namespace {
 
 constexpr int kTickMs = 50;
-// What a rank did before it went may still be on its way through memory.
+// The last counters that a rank published before it left may still be unprocessed.
 constexpr double kGrace = 0.15;
 constexpr double kJoinSeconds = 60;
 
@@ -33,7 +33,7 @@ std::string RankList(const std::vector<int>& ranks) {
   return ranks.size() > 16 ? text + ", ..." : text;
 }
 
-// The operation and the first of its tensors.
+// The operation and its first tensors.
 std::string DescribeOperation(const Operation& operation) {
   const Request& request = operation.request;
   std::string text = request.Title() + ", " + std::to_string(request.bytes()) + " bytes";
@@ -75,7 +75,7 @@ void Monitor::Stop() {
   UnwatchTermination();
 }
 
-// Liveness hangs on this thread, so it is the one that joins.
+// The robust mutex belongs to this thread, so MarkAlive is called here.
 bool Monitor::JoinNode() {
   shm_->MarkAlive(topo_.rank);
   Deadline deadline(kJoinSeconds);
@@ -96,7 +96,7 @@ void Monitor::Loop() {
   while (joined && !stopping_) {
     bool terminated = WaitForTermination(kTickMs);
     double now = NowSeconds();
-    // A suspended process must not count its own sleep as its peers'.
+    // A process that was suspended must not count that time as waiting for its peers.
     Tick(std::min(now - last, 4 * kTickMs / 1000.0));
     last = now;
     if (terminated) AnswerTermination();
@@ -126,7 +126,7 @@ void Monitor::Tick(double seconds) {
   if (!failure.ok()) Break(failure);
 }
 
-// What another node failed with is a failure of this one.
+// A failure on another node is a failure of this one.
 void Monitor::ListenToNodes() {
   std::string text;
   int code = 0;
@@ -210,15 +210,16 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
 void Monitor::Break(const Status& failure) {
   broken_ = true;
   shm_->PostFailure(static_cast<int>(failure.code()), failure.message());
-  // What came from another node went to all nodes; to say it again costs nothing.
+  // A failure heard from another node went to all nodes already; repeating it is harmless.
   if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
   LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());
   watched_->FailAll(failure);
 }
 
-// Says what this rank knows, then ends it. A dead peer is the usual reason: the launcher ends the
-// survivors, and kills those that take their time. Tick needs a grace to act on a death on this
-// node; of one on another node nobody tells, so nothing is waited for.
+// Reports what this rank knows, then ends the process. Usually a peer has died: the launcher
+// terminates the survivors, and kills those that take too long. Tick needs the grace period to act
+// on a death on this node; a death on another node cannot be detected, so there is nothing to wait
+// for.
 void Monitor::AnswerTermination() {
   Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
   bool pending = true, told = false;
@@ -227,7 +228,7 @@ void Monitor::AnswerTermination() {
     for (int p = 0; p < shm_->size(); ++p) {
       if (p != shm_->rank() && shm_->Peer(p) == PeerState::kDead) dead = p;
     }
-    if (dead >= 0 && !told) {  // at once: on a busy machine the launcher's kill may come first
+    if (dead >= 0 && !told) {  // at once: on a busy machine the launcher may kill us first
       LogError("rank " + std::to_string(shm_->cell(dead).job_rank) + " (process " +
                std::to_string(shm_->cell(dead).pid) + ") died; ending on SIGTERM");
       told = true;

@@ -1,8 +1,8 @@
-// Monitor: a thread that sees to it that no wait is silent.
+// Monitor: a thread that makes sure that no wait goes unreported.
 //
-// Every 50 ms it looks at the node's shared failure, at the peers' liveness and at how long the
-// current operations have been waiting. It also answers SIGTERM, which mpirun sends to the
-// survivors as soon as one rank has died: the sentence about the death is written first.
+// Every 50 ms it checks the node's posted failure, the peers' liveness and how long the current
+// operations have been waiting. It also handles SIGTERM, which mpirun sends to the survivors as
+// soon as a rank has died: the message about the death is written first.
 #pragma once
 
 #include <atomic>
@@ -20,14 +20,14 @@ namespace smddp {
 
 class Monitor {
  public:
-  // The topology, memory and alarm are those of all ranks of the job: whoever is alive there is so
-  // in every process set. All that is pointed to outlives the monitor.
+  // The topology, memory and alarm are those of all ranks of the job: a rank's liveness there holds
+  // for every process set. All pointers must outlive the monitor.
   Monitor(Watched* watched, const Config& config, const Topology& topology, ShmGroup* shm,
           Alarm* alarm);
 
-  // Returns once every rank of the node is alive and watched.
+  // Returns once every rank of the node is alive and monitored.
   Status Start();
-  // Leaves the node, and ends the thread.
+  // Marks this rank as having left the node, and stops the thread.
   void Stop();
 
  private:
@@ -53,7 +53,7 @@ class Monitor {
   Alarm* alarm_;                      // null unless this is the first rank of one of several nodes
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
   bool broken_ = false;
-  double unflushed_ = 0;  // seconds since the timeline went to its file
+  double unflushed_ = 0;  // seconds since the timeline was flushed
   std::atomic<bool> stopping_{false};
   std::atomic<int> joined_{0};  // 1: yes, -1: no
   std::thread thread_;

@@ -12,13 +12,13 @@
 namespace smddp {
 namespace {
 
-// A signal handler reaches only globals.
+// Globals, because a signal handler can reach nothing else.
 std::atomic<bool> terminated{false};
 pid_t owner = 0;
 
-// What wakes the monitor: a handler may write to it, and a wait for it counts no wall clock.
-// Without a free descriptor it is -1, which poll ignores and write refuses: the monitor then looks
-// as often as it would anyway.
+// Wakes the monitor: an eventfd, because a signal handler may write to it, and poll's timeout is
+// independent of the wall clock. If there is no free descriptor it is -1, which poll ignores and
+// write rejects: the monitor then only polls at its usual interval.
 int WakeDescriptor() {
   static const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   return descriptor;
@@ -27,7 +27,7 @@ int wake_for_handler = -1;
 
 void Wake(int descriptor) {
   uint64_t one = 1;
-  // Fails only if it was woken 2^64 times without having looked.
+  // Fails only after 2^64 wake-ups that were never read.
   [[maybe_unused]] ssize_t written = ::write(descriptor, &one, sizeof one);
 }
 
@@ -66,13 +66,13 @@ void WatchTermination() {
 
 bool WaitForTermination(int milliseconds) {
   pollfd woken{WakeDescriptor(), POLLIN, 0};
-  // Woken, interrupted or timed out: the flag says which.
+  // Woken, interrupted or timed out: `terminated` decides.
   int seen = ::poll(&woken, 1, milliseconds);
   if (seen > 0 && (woken.revents & POLLIN) != 0) {
     uint64_t times;
     [[maybe_unused]] ssize_t taken = ::read(woken.fd, &times, sizeof times);
   } else if (seen > 0) {
-    ::usleep(static_cast<unsigned>(milliseconds) * 1000);  // a script closed all descriptors
+    ::usleep(static_cast<unsigned>(milliseconds) * 1000);  // the script closed all descriptors
   }
   return terminated.exchange(false);
 }

@@ -1,5 +1,5 @@
-// What the monitor watches: the operations of this rank in every process set. The communicator is
-// the one of a job.
+// Watched: the interface through which the monitor sees this rank's operations in every process
+// set. The communicator implements it.
 #pragma once
 
 #include <functional>
@@ -20,13 +20,14 @@ class Watched {
   // Calls look(operation, missing job ranks) for each operation that waits for peers.
   virtual void InspectAll(double seconds,
                           const std::function<void(Operation*, const std::vector<int>&)>& look) = 0;
-  // Calls look(what is missing, for how long) for each step whose buckets have not all come.
+  // Calls look(missing bucket, seconds waited) once per process set, with "" if no step is waiting.
   virtual void InspectPlans(
       double seconds,
       const std::function<void(const std::string& waiting, double waited)>& look) = 0;
-  // An error if ranks of this node wait for each other in different channels.
+  // Returns an error if ranks of this node are deadlocked across channels.
   virtual Status InspectCycles(double seconds) = 0;
-  // Everything pending and to come fails with this, or with what it failed with before.
+  // Fails all operations, pending or future, with this failure or, if there was one, an earlier
+  // one.
   virtual void FailAll(const Status& failure) = 0;
 
   virtual Timeline* timeline() = 0;

@@ -25,7 +25,6 @@ Isa BestIsa() {
       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
     return Isa::kAvx512;
   }
-  // Every CPU with AVX2 has F16C.
   if (f16c) return Isa::kAvx2;
 #endif
   return Isa::kGeneric;

@@ -1,11 +1,12 @@
-// Element-wise reduction of several buffers into one: pure loops that know no rank.
+// Element-wise reduction of several buffers into one: pure loops, independent of ranks.
 //
 // Three stages exist so that partial sums can travel between nodes in a wider type than the
 // tensor's own (float32 for 16-bit floats):
 //   kFull:    tensor type  -> tensor type, scaled
 //   kPartial: tensor type  -> accumulator type
 //   kFinish:  accumulator type -> tensor type, scaled
-// Sources are combined in the order given, so the result is bitwise the same wherever it is made.
+// Sources are combined in the given order, so the result is bitwise the same wherever it is
+// computed.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +25,9 @@ struct ReduceArgs {
   int num_sources = 0;
   size_t count = 0;      // elements
   void* out = nullptr;   // may be one of the sources
-  void* copy = nullptr;  // the result is written here too, unless nullptr
+  void* copy = nullptr;  // a second copy of the result, unless nullptr
   double scale = 1.0;    // applied to the result
-  int64_t divisor = 1;   // integers divide by this exactly, floats have it in `scale`
+  int64_t divisor = 1;   // exact division for integers; floats divide by means of `scale`
 };
 
 using ReduceFn = void (*)(const ReduceArgs&);
@@ -34,7 +35,7 @@ using ReduceFn = void (*)(const ReduceArgs&);
 // Never nullptr for a dtype with accum_size > 0.
 ReduceFn FindReduce(DType dtype, Combine combine, ReduceStage stage);
 
-// Caps the SIMD level ("generic", "avx2", "avx512"; empty: the best there is). Not thread-safe:
+// Caps the SIMD level ("generic", "avx2", "avx512"; empty: the best available). Not thread-safe:
 // called at init.
 void SetIsa(const std::string& isa);
 const char* IsaName();

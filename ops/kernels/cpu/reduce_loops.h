@@ -1,5 +1,5 @@
-// The reduction loops, compiled once for each SIMD level: the file that includes this one defines
-// SMDDP_ISA (a namespace) and is compiled with that level's flags. The compiler vectorizes; only
+// The reduction loops, compiled once per SIMD level: the including file defines SMDDP_ISA (a
+// namespace) and is compiled with that level's flags. The compiler vectorizes the loops; only
 // float16 needs intrinsics. No include guard: exactly one inclusion per translation unit.
 #include <cmath>
 #include <cstring>
@@ -22,7 +22,7 @@ struct Bfloat16 {
   uint16_t bits;
 };
 
-// Elements combined at a time: the accumulators stay in the first-level cache.
+// Elements per block: the accumulators stay in the L1 cache.
 constexpr size_t kBlock = 1024;
 
 inline float FromBits(uint32_t bits) {
@@ -47,7 +47,7 @@ inline float HalfToFloat(uint16_t h) {
   return FromBits(sign | ((rest << 13) + 0x38000000u));
 }
 
-// Rounds to nearest, ties to even, as the hardware does.
+// Rounds to nearest, ties to even, like the hardware instruction.
 inline uint16_t FloatToHalf(float value) {
   uint32_t bits = ToBits(value), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
   if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
@@ -103,7 +103,7 @@ inline void Store(const float* __restrict from, Half* __restrict to, size_t n) {
   for (; i < n; ++i) to[i].bits = FloatToHalf(from[i]);
 }
 
-// Integers wrap as TensorFlow's do; the unsigned detour keeps that defined.
+// Integers wrap, as in TensorFlow; signed overflow would be undefined, so add as unsigned.
 template <typename Acc>
 inline Acc WrapAdd(Acc a, Acc b) {
   if constexpr (std::is_integral_v<Acc>) {
@@ -149,8 +149,8 @@ inline void Finish(Acc* acc, size_t n, const ReduceArgs& args) {
   }
 }
 
-// The common case of two ranks and a float type: one pass, nothing but the scale in between. `out`
-// may be a source, which is no hazard for a loop that reads element i before it writes element i.
+// The common case of two ranks and a floating type, in a single pass. `out` may alias a source:
+// each iteration reads element i before it writes element i.
 template <Combine kOp, typename T>
 void ReduceTwo(const ReduceArgs& args) {
   const T* a = static_cast<const T*>(args.sources[0]);

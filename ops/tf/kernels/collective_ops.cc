@@ -1,4 +1,4 @@
-// The collectives that a user calls by hand; smddp_tf/_graph/order.py keeps them in program order.
+// The ops of explicit collectives; smddp_tf/_graph/order.py keeps them in program order.
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,7 +27,7 @@ class BarrierCall : public AsyncCall {
 
 // ---- allgather ----------------------------------------------------------------------------------
 
-// What every rank tells the others first: its count of dimensions, rows, and elements a row.
+// The numbers that ranks exchange first: dimensions, rows, and elements per row.
 enum : size_t { kNdim, kRows, kRowElements };
 
 std::vector<int64_t> PartOf(const std::vector<int64_t>& dims) {
@@ -36,19 +36,19 @@ std::vector<int64_t> PartOf(const std::vector<int64_t>& dims) {
   return {static_cast<int64_t>(dims.size()), dims.empty() ? 1 : dims[0], row};
 }
 
-// A rank that has joined tells zeros: it has no rows, of any shape.
+// A joined rank contributes zeros: it has no rows, of any shape.
 bool HasJoined(const std::vector<int64_t>& part) {
   return part[kRowElements] == 0 && part[kNdim] == 0;
 }
 
-// Empty if the parts fit together; otherwise the same sentence on every rank.
+// Returns "" if the parts are consistent, otherwise the same message on every rank.
 std::string CheckParts(const std::vector<std::vector<int64_t>>& parts,
                        const std::vector<int32_t>& ranks, const std::string& name) {
   auto show = [&](size_t r) {
     return "rank " + std::to_string(ranks[r]) + " has " + std::to_string(parts[r][kNdim]) +
            " dimensions and " + std::to_string(parts[r][kRowElements]) + " elements a row";
   };
-  size_t own = 0;  // the first that has not joined
+  size_t own = 0;  // the first rank that has not joined
   while (own < parts.size() && HasJoined(parts[own])) ++own;
   for (size_t r = own + 1; r < parts.size(); ++r) {
     if (HasJoined(parts[r])) continue;

@@ -1,4 +1,4 @@
-// Alltoall and reducescatter, like the ops of collective_ops.cc.
+// The ops for alltoall and reducescatter; the others are in collective_ops.cc.
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -11,10 +11,10 @@ namespace {
 
 // ---- alltoall -----------------------------------------------------------------------------------
 
-// What every rank tells the others first; the splits follow.
+// The layout of the numbers that ranks exchange first; the splits follow.
 enum : size_t { kNdim, kRows, kRowElements, kGivenSplits, kFirstSplit };
 
-// The numbers of this rank. Without splits the rows are divided evenly, as far as they can be.
+// This rank's numbers. Without splits, rows are divided evenly if possible.
 std::vector<int64_t> Offer(const std::vector<int64_t>& dims, const int32_t* splits, int64_t given,
                            size_t size) {
   int64_t row = 1, n = static_cast<int64_t>(size);
@@ -27,7 +27,7 @@ std::vector<int64_t> Offer(const std::vector<int64_t>& dims, const int32_t* spli
   return offer;
 }
 
-// Empty if all offers are sound and fit together; otherwise the same sentence on every rank.
+// Returns "" if all offers are valid and consistent, otherwise the same message on every rank.
 std::string CheckOffers(const std::vector<std::vector<int64_t>>& offers,
                         const std::vector<int32_t>& ranks) {
   int64_t size = static_cast<int64_t>(offers.size());
@@ -99,7 +99,8 @@ class AlltoallCall : public AsyncCall {
     Post(request, [this] { Finish(); });
   }
 
-  // Both outputs; the second is filled in. False after a failure that TensorFlow knows of.
+  // Allocates both outputs and fills in the second. Returns false after a failure, which it has
+  // reported to TensorFlow.
   bool Allocate(const Rows& offers, size_t self, int64_t row) {
     ScopedStatus status;
     int64_t n = static_cast<int64_t>(offers.size());
@@ -136,7 +137,7 @@ class AlltoallCall : public AsyncCall {
 
 // ---- reducescatter ------------------------------------------------------------------------------
 
-// This rank's rows of `rows`; collective/host/exchange.h divides them the same way.
+// The number of `rows` that this rank receives, as divided in collective/host/exchange.h.
 int64_t OwnRows(int64_t rows, int64_t size, int64_t self) {
   return rows / size + (self < rows % size ? 1 : 0);
 }
@@ -147,14 +148,15 @@ class ReduceScatterCall : public AsyncCall {
     int64_t size = static_cast<int64_t>(ranks.size()), self = 0;
     while (self + 1 < size && ranks[static_cast<size_t>(self)] != smddp_rank()) ++self;
     size_t count = static_cast<size_t>(attributes().num_tensors);
-    dims_.reserve(count);  // tensors point into it
+    dims_.reserve(count);  // no reallocation: tensors_ points into it
     for (size_t i = 0; i < count; ++i) {
       if (!Add(static_cast<int>(i), size, self)) return Finish();
     }
     Post(MakeRequest(SMDDP_REDUCESCATTER, attributes(), tensors_), [this] { Finish(); });
   }
 
-  // Input and output i. False after a failure that TensorFlow knows of.
+  // Opens input i and allocates output i. Returns false after a failure, which it has reported to
+  // TensorFlow.
   bool Add(int i, int64_t size, int64_t self) {
     inputs_.push_back(std::make_unique<Input>(context_, i));
     if (inputs_.back()->Failed(context_)) return false;

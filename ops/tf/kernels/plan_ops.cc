@@ -1,9 +1,9 @@
-// The three ops of a gradient plan; engine/plan_runs.h says what they mean.
+// The three ops of a gradient plan; see engine/plan_runs.h for their semantics.
 //
-// Begin and End are stateful, so they keep program order. The buckets between them are not: they
-// start when their gradients exist, and overlap the rest of the backward pass. The run number that
-// Begin hands to each bucket keeps TensorFlow from folding, merging or reusing them, and the tokens
-// that End takes keep it from pruning them.
+// Begin and End are stateful, so they keep program order. The buckets between them are not: each
+// starts when its gradients exist, and overlaps the rest of the backward pass. The run number that
+// Begin passes to each bucket keeps TensorFlow from folding, merging or reusing them, and the
+// tokens that End consumes keep it from pruning them.
 #include <utility>  // for move
 
 #include "tf/runtime/async_call.h"
@@ -101,7 +101,7 @@ class BucketCall : public AsyncCall {
   TensorPairs pairs_;
 };
 
-// Output i has the shape of input i + 1 (input 0 is the run), and the last is the token.
+// Output i has the shape of input i + 1 (input 0 is the run number); the last output is the token.
 void BucketShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   TF_ShapeHandle* handle = TF_NewShapeHandle();
   int count = static_cast<int>(TF_ShapeInferenceContextNumInputs(context)) - 1;

@@ -1,12 +1,12 @@
-// Who and how many we are, asked when the graph runs: a graph made before init(), or loaded from a
-// file, gives the numbers of the job that runs it.
+// Rank and size queries, evaluated when the graph runs: a graph built before init(), or loaded from
+// a file, returns the values of the job that runs it.
 #include "tf/runtime/op_kernel.h"
 #include "tf/runtime/register.h"
 
 namespace smddp_tf {
 namespace {
 
-// smddp_tf/_queries.py numbers them in this order.
+// smddp_tf/_graph/queries.py uses the same order.
 enum Query : int64_t { kRank, kSize, kLocalRank, kLocalSize, kIncluded };
 
 struct Kernel {
@@ -26,7 +26,7 @@ void* Create(TF_OpKernelConstruction* context) {
 
 void Destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// -1: there is no such set, or no job.
+// Returns -1 if the set does not exist or the job is not initialized.
 int Answer(const Kernel& kernel) {
   int set = static_cast<int>(kernel.process_set);
   switch (kernel.query) {
@@ -72,7 +72,7 @@ void Compute(void* kernel, TF_OpKernelContext* context) {
 }  // namespace
 
 void RegisterQueryOps() {
-  // Stateful, so that nothing is folded into the graph.
+  // Stateful, to prevent constant folding.
   RegisterOp({"SmddpQuery",
               {},
               {"answer: int32"},

@@ -39,7 +39,7 @@ void AsyncCall::Fail(int code, const std::string& message) {
 }
 
 void AsyncCall::Finish() {
-  // The call's tensors must be released before TensorFlow is told, which may end the step.
+  // The call's tensors must be released before TensorFlow is notified, because it may end the step.
   AsyncDone done = std::move(done_);
   Latch* latch = latch_;
   delete this;
@@ -60,7 +60,7 @@ void AsyncCall::Post(const smddp_request& request, std::function<void()> next) {
   next_ = std::move(next);
   uint64_t iteration = request.matching == kByName ? TF_GetIterId(context_) : 0;
   if (iteration == 0) return smddp_post(&request, Done, this);
-  // Iterations of a loop may overlap, so the order in which they come does not tell them apart.
+  // Iterations of a loop may overlap, so their order of arrival does not identify them.
   std::string name = std::string(request.name) + " (iteration " + std::to_string(iteration) + ")";
   smddp_request named = request;
   named.name = name.c_str();
@@ -71,7 +71,7 @@ void AsyncCall::GatherNumbers(const char* what, const std::vector<int64_t>& own,
                               std::function<void(const Rows&)> next) {
   Attributes named = attributes();
   if (*what != '\0') named.name += std::string(" (") + what + ")";
-  // They live until the last use of `next`.
+  // Both buffers must live until the collective is done; `next` holds them.
   auto sent = std::make_shared<std::vector<int64_t>>(own);
   auto flat = std::make_shared<std::vector<int64_t>>(own.size() * size);
   int64_t bytes = static_cast<int64_t>(own.size() * sizeof(int64_t));
@@ -79,7 +79,7 @@ void AsyncCall::GatherNumbers(const char* what, const std::vector<int64_t>& own,
   smddp_tensor tensor{sent->data(), flat->data(), 1, &bytes};
   smddp_request request = MakeRequest(SMDDP_ALLGATHER, named, {});
   request.dtype = kTfInt64;
-  request.root = SMDDP_NUMBERS;  // so a rank that has joined knows what to say
+  request.root = SMDDP_NUMBERS;  // lets a joined rank take part
   request.num_tensors = 1;
   request.tensors = &tensor;
   request.part_bytes = parts.data();

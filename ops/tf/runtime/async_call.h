@@ -1,8 +1,9 @@
-// A call of an op, from its compute function to the callback that completes it.
+// AsyncCall: one execution of an op, from its compute function to its completion callback.
 //
-// All ops that wait for peers are asynchronous: a thread of TensorFlow's pool waits a millisecond
-// at most (engine/rank_set.h, Post), then it goes on. If all of them waited, in collectives that
-// the other ranks run later, those other collectives could never begin.
+// All ops that wait for peers are asynchronous: a thread of TensorFlow's pool waits for a
+// millisecond at most (RankSet::Post in engine/rank_set.h) and is then released. Otherwise all
+// threads could block in collectives that the other ranks run later, and those running there could
+// never start.
 #pragma once
 
 #include <functional>
@@ -25,16 +26,17 @@ class AsyncCall {
   void Run(const void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
 
  protected:
-  // Does the work, and calls one of Fail, Finish and Post last: the call may be gone after them.
+  // Does the work. Its last statement must call Fail, Finish or Post: the call may be deleted by
+  // then.
   virtual void Start() = 0;
 
   void Fail(int code, const std::string& message);
-  // After a failure that TensorFlow knows of already, or success.
+  // Completes the call, on success or after a failure that was already reported to TensorFlow.
   void Finish();
-  // Runs the collective; then `next`, if it succeeded.
+  // Runs the collective, and then `next` if it succeeded.
   void Post(const smddp_request& request, std::function<void()> next);
   // Gathers `own` from the `size` ranks of the set, then calls next(all): row r is rank r's, or
-  // zeros if it has joined. `what` is for messages.
+  // zeros if it has joined. `what` is for error messages.
   using Rows = std::vector<std::vector<int64_t>>;
   void GatherNumbers(const char* what, const std::vector<int64_t>& own, size_t size,
                      std::function<void(const Rows&)> next);
@@ -50,7 +52,7 @@ class AsyncCall {
  private:
   struct Latch;
   AsyncDone done_;
-  Latch* latch_ = nullptr;  // instead of done_, where the compute function waits
+  Latch* latch_ = nullptr;  // used instead of done_ where the compute function has to block
 };
 
 // The compute function of a kernel.
@@ -67,8 +69,8 @@ void RegisterAsync(const OpSpec& spec) {
                                                      ComputeCall<Call>, kDestroy));
 }
 
-// The ranks of the attributes' process set, in the job. One rank that is none if there is no such
-// set: nothing can be exchanged then, and smddp_post says why.
+// The job ranks of the attributes' process set. If it does not exist, a single rank: nothing is
+// exchanged then, and smddp_post returns the error.
 std::vector<int32_t> RanksOf(const Attributes& attributes);
 
 }  // namespace smddp_tf

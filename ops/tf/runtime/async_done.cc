@@ -12,21 +12,20 @@
 namespace smddp_tf {
 namespace {
 
-// smddp_tf/_graph/library.py has the same numbers.
+// smddp_tf/_graph/library.py uses the same values.
 enum Handover : int { kUndecided, kKept, kCopied, kBlocking };
 
 std::atomic<int> handover{kUndecided};
 
-// What TensorFlow calls a device's and a kernel's ComputeAsync(); the linker's names spell the type
-// of the callback.
+// Mangled names of ComputeAsync() of devices and kernels, without the type of the callback.
 constexpr const char* kComputeAsync[] = {
     "_ZN10tensorflow6Device12ComputeAsyncEPNS_13AsyncOpKernelEPNS_15OpKernelContextE",
     "_ZN10tensorflow16ThreadPoolDevice12ComputeAsyncEPNS_13AsyncOpKernelEPNS_15OpKernelContextE",
     "_ZN10tensorflow6CallOp12ComputeAsyncEPNS_15OpKernelContextE",
 };
-constexpr const char* kStdFunction = "St8functionIFvvEE";  // of libstdc++; libc++'s has NSt3
+constexpr const char* kStdFunction = "St8functionIFvvEE";  // libstdc++'s; libc++'s contains NSt3
 
-// False also if the system does not tell.
+// False also if the stack's address cannot be determined.
 bool OutsideStack(const void* pointer) {
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return false;
@@ -59,7 +58,7 @@ void Block(const char* why) {
   smddp_warn(text.c_str());
 }
 
-// The same for every callback of a process: one function of TensorFlow makes them all.
+// The answer holds for every callback of the process: one function of TensorFlow makes them all.
 int Decide(const void* callback) {
   int decided = OutsideStack(callback)                             ? kKept
                 : TakesStdFunction("libtensorflow_framework.so.2") ? kCopied
@@ -92,15 +91,15 @@ void AsyncDone::Run() {
 
 extern "C" {
 
-// How operations complete: 0 not decided yet, 1 TensorFlow keeps the callback, 2 it is copied, 3
-// they block.
+// How operations complete: 0 undecided, 1 TensorFlow keeps the callback, 2 it is copied, 3 they
+// block.
 SMDDP_EXPORT int smddp_handover(void) { return smddp_tf::handover; }
 
-// From now on they block, and the log says why.
+// Makes operations block from now on, and logs why.
 SMDDP_EXPORT void smddp_block_ops(const char* why) { smddp_tf::Block(why); }
 
-// For tests: whether a loaded library declares the callback as std::function; and whether what is
-// at the pointer outlives the stack of the calling thread.
+// For tests: whether a loaded library declares the callback as std::function, and whether a pointer
+// is outside the calling thread's stack.
 SMDDP_EXPORT int smddp_takes_std_function(const char* library) {
   return smddp_tf::TakesStdFunction(library);
 }

@@ -1,10 +1,10 @@
-// How an asynchronous kernel says that it is done, after its compute function has returned.
+// AsyncDone: completes an asynchronous kernel after its compute function has returned.
 //
-// TensorFlow hands such a kernel a pointer to its callback. From 2.22 on the callback is kept until
-// the kernel runs it. Up to 2.21 it lives on the stack of the caller, so it must be copied before
-// the compute function returns; the C API has no call for that, so it must be known to be
-// libstdc++'s std::function, as which all builds from 2.15 to 2.21 declare it. Where neither holds,
-// the compute function must wait.
+// TensorFlow passes such a kernel a pointer to its callback. From 2.22 on, the callback lives until
+// the kernel runs it. Up to 2.21 it lives on the caller's stack, so it must be copied before the
+// compute function returns. The C API has no function for that, so it is copied as libstdc++'s
+// std::function, which is how all builds from 2.15 to 2.21 declare it. Where neither applies, the
+// compute function must block.
 #pragma once
 
 #include <functional>
@@ -15,9 +15,10 @@ namespace smddp_tf {
 
 class AsyncDone {
  public:
-  // Makes the callback last. False: it must be run before the compute function returns.
+  // Makes the callback outlive the compute function. If it returns false, the callback must be run
+  // before the compute function returns.
   bool Take(TF_AsyncOpKernelDoneCallback* done);
-  // Once, after Take() was true.
+  // Call it once, and only if Take() returned true.
   void Run();
 
  private:

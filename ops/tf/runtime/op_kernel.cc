@@ -8,13 +8,13 @@
 namespace smddp_tf {
 namespace {
 
-// Fresh memory costs a page fault for every 4 KiB, three times the price of copying it; large pages
-// make that one fault for 2 MiB.
+// New memory costs a page fault per 4 KiB, three times as much as copying it; huge pages make that
+// one fault per 2 MiB.
 void AskForLargePages(void* data, size_t bytes) {
   constexpr uintptr_t kLarge = 2 << 20;
   uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kLarge - 1) / kLarge * kLarge;
   uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kLarge * kLarge;
-  // Advice only: a kernel without large pages refuses, and nothing is lost.
+  // Advice only: a kernel without huge pages refuses it, which is harmless.
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
 }
 
@@ -94,7 +94,7 @@ bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output) {
   }
   dims_[output] = Dims(in);
   const std::vector<int64_t>& dims = dims_[output];
-  // While we hold a reference nothing can be forwarded.
+  // TensorFlow does not forward a buffer to which we hold a reference.
   TF_DeleteTensor(in);
   int forwarded = -1;
   TF_Tensor* out = TF_ForwardInputOrAllocateOutput(

@@ -1,4 +1,4 @@
-// What the kernels share: attributes, inputs, outputs, and how a failure reaches TensorFlow.
+// Shared by the kernels: attributes, inputs, outputs, and how errors are reported to TensorFlow.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace smddp_tf {
 
-// A TF_Status that is freed with its scope.
+// A TF_Status that is deleted at the end of its scope.
 class ScopedStatus {
  public:
   ScopedStatus() : status_(TF_NewStatus()) {}
@@ -43,21 +43,21 @@ enum AttributeSet : unsigned {
   kHasType = 1,
   kHasReduce = 2,
   kHasRoot = 4,
-  kHasList = 8,          // of tensors
-  kHasDescription = 16,  // for messages
+  kHasList = 8,          // a list of tensors
+  kHasDescription = 16,  // for error messages
 };
 
-// How they are declared.
+// How the attributes are declared.
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
 inline constexpr const char* kMatchingAttr = "matching: int = 0";
 
-// False after a failure, which has then been reported to TensorFlow.
+// Return false after a failure, which they have reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value);
 bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value);
 
-// For kernels that are their attributes.
+// For kernels whose only state is their attributes.
 template <unsigned kWhich>
 void* CreateAttributes(TF_OpKernelConstruction* context) {
   auto attributes = std::make_unique<Attributes>();
@@ -84,13 +84,13 @@ class Input {
   ScopedStatus status_;
 };
 
-// Inputs [first_input, first_input + count) with outputs of the same shapes at [0, count). An
-// input's buffer becomes the output's where TensorFlow allows it; where not, the output is fresh
-// memory.
+// Inputs [first_input, first_input + count), paired with outputs of the same shapes at [0, count).
+// An input's buffer is forwarded to its output where TensorFlow allows it; otherwise the output is
+// newly allocated.
 class TensorPairs {
  public:
   ~TensorPairs();
-  // False after a failure, which has then been reported to TensorFlow.
+  // Returns false after a failure, which it has reported to TensorFlow.
   bool Open(TF_OpKernelContext* context, int first_input, int count);
   const std::vector<smddp_tensor>& tensors() const { return tensors_; }
 
@@ -105,14 +105,14 @@ class TensorPairs {
 smddp_request MakeRequest(int kind, const Attributes& attributes,
                           const std::vector<smddp_tensor>& tensors);
 
-// TensorFlow's error class for one of capi/smddp.h's codes.
+// TensorFlow's error code for one of capi/smddp.h's codes.
 int TensorFlowCode(int code);
 void FailOp(TF_OpKernelContext* context, int code, const char* message);
 
-// The dims of a tensor.
 std::vector<int64_t> Dims(const TF_Tensor* tensor);
 
-// Registers an op definition; a failure is written to stderr, because the ops load with a library.
+// Registers an op definition. A failure is written to stderr, because ops are registered while the
+// library is loaded.
 struct OpSpec {
   std::string name;
   std::vector<const char*> inputs, outputs, attrs;

@@ -2,8 +2,8 @@
 
 #include "capi/smddp.h"
 
-// TensorFlow calls this after it has loaded the library; the ops must be known before, so they are
-// registered by the loader and nothing is left to do.
+// TensorFlow calls this after loading the library, which is too late: the ops must be known
+// earlier, so a static initializer registers them.
 extern "C" SMDDP_EXPORT void TF_InitKernel() {}
 
 namespace {

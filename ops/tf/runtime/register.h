@@ -1,4 +1,4 @@
-// The ops of the library, one registration function a file; called when TensorFlow loads it.
+// Registration of the ops, one function per file; called when TensorFlow loads the library.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// An op that completes as the collectives do, and meets nobody: smddp_tf/_graph/library.py runs it
-// once.
+// An op that completes asynchronously like the collectives, but without peers:
+// smddp_tf/_graph/library.py runs it once.
 #include <chrono>
 #include <thread>
 
@@ -12,7 +12,7 @@ namespace {
 void* CreateSelfTest(TF_OpKernelConstruction*) { return nullptr; }
 void DestroySelfTest(void*) {}
 
-// y = x + 1, from another thread and later, when the stack of the caller has changed.
+// y = x + 1, computed later on another thread, after the caller's stack has changed.
 class SelfTestCall : public AsyncCall {
   void Start() override {
     std::thread([this] {

@@ -1,8 +1,8 @@
 // The part of TensorFlow's C API that the ops use, declared by hand.
 //
-// TensorFlow keeps this ABI stable (2.15 to 2.21 were run), so one binary serves all versions and
-// no TensorFlow is needed to build. The build makes a stub library from the names in this file. The
-// meaning of each function is documented in TensorFlow's tensorflow/c/{ops,kernels,tf_tensor}.h.
+// TensorFlow keeps this ABI stable (tested with 2.15 to 2.21), so one binary serves all versions
+// and the build needs no TensorFlow: it makes a stub library from the names in this file. The
+// functions are documented in TensorFlow's tensorflow/c/{ops,kernels,tf_tensor}.h.
 #pragma once
 
 #include <stddef.h>
@@ -49,7 +49,7 @@ TF_OpDefinitionBuilder* TF_NewOpDefinitionBuilder(const char* name);
 void TF_OpDefinitionBuilderAddAttr(TF_OpDefinitionBuilder* builder, const char* spec);
 void TF_OpDefinitionBuilderAddInput(TF_OpDefinitionBuilder* builder, const char* spec);
 void TF_OpDefinitionBuilderAddOutput(TF_OpDefinitionBuilder* builder, const char* spec);
-// Sets stateful whatever the argument is: leave the call out for a stateless op.
+// Makes the op stateful whatever the argument is; do not call it for a stateless op.
 void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder* builder, bool stateful);
 void TF_OpDefinitionBuilderSetShapeInferenceFunction(TF_OpDefinitionBuilder* builder,
                                                      void (*function)(TF_ShapeInferenceContext*,

@@ -1,8 +1,7 @@
 // Collectives inside XLA programs (jit_compile=True), on the host.
 //
-// XLA runs no TensorFlow kernels; it calls a custom-call target, of which it has two kinds. No XLA
-// header is needed for either, so one binary serves all versions; smddp_tf/_graph/xla.py emits the
-// call.
+// XLA runs no TensorFlow kernels but calls a custom-call target, of which it has two kinds. Neither
+// needs an XLA header, so one binary serves all versions; smddp_tf/_graph/xla.py emits the call.
 #include "tf/xla/xla_call.h"
 
 #include <dlfcn.h>
@@ -38,8 +37,8 @@ int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensor
 
 }  // namespace smddp_tf
 
-// Makes the call known to XLA. "" or why that cannot be done, which is valid until this thread's
-// next call.
+// Registers the custom call with XLA. Returns "", or the reason why that failed, which stays valid
+// until this thread's next call.
 extern "C" SMDDP_EXPORT const char* smddp_xla_register(int typed) {
   static thread_local std::string problem;
   constexpr const char* kLibrary = "libtensorflow_cc.so.2";

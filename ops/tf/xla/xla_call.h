@@ -1,4 +1,4 @@
-// What the two ways in which XLA calls a collective have in common.
+// Shared by both kinds of XLA custom call.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace smddp_tf {
 
 inline constexpr const char* kXlaTarget = "smddp_collective";
 
-// Runs the request on the tensors; shapes are static, so all ranks have as much for each rank.
-// Returns one of capi/smddp.h's codes.
+// Runs the request on the tensors. Shapes are static, so the parts of an allgather or alltoall are
+// equal. Returns one of capi/smddp.h's codes.
 int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors);
 
-// Both return "" or why that cannot be done. `tensorflow` is dlopen's handle of
+// Both return "", or the reason why registration failed. `tensorflow` is the dlopen handle of
 // libtensorflow_cc.so.2.
 std::string RegisterTypedXlaCall(void* tensorflow);   // xla_ffi.cc: TensorFlow 2.18 and later
-std::string RegisterLegacyXlaCall(void* tensorflow);  // xla_legacy.cc: before
+std::string RegisterLegacyXlaCall(void* tensorflow);  // xla_legacy.cc: earlier versions
 
 }  // namespace smddp_tf

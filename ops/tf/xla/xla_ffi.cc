@@ -1,4 +1,4 @@
-// XLA's typed custom call, of TensorFlow 2.18 and later. A failure keeps its class.
+// XLA's typed custom call, of TensorFlow 2.18 and later. Failures keep their error code.
 #include <dlfcn.h>
 
 #include <atomic>
@@ -13,8 +13,8 @@ namespace {
 
 using namespace xla_ffi;
 
-// Of the loaded XLA. It runs handlers for its own version, and the older ones that it lists: what
-// is used here has been the same in all.
+// The API of the loaded XLA, which runs handlers of its own version and of the older ones that it
+// lists; the parts used here are the same in all of them.
 std::atomic<const Api*> loaded{nullptr};
 
 Error* Failure(const Api* api, int code, const char* message) {
@@ -25,7 +25,7 @@ Error* Failure(const Api* api, int code, const char* message) {
   return api->create_error(&error);
 }
 
-// Arguments of the call, as smddp_tf/_graph/xla.py names them.
+// The call's attributes, as named by smddp_tf/_graph/xla.py.
 struct Reader {
   const CallAttributes& attributes;
   bool complete = true;
@@ -79,12 +79,14 @@ Error* TypedCall(Call* call) {
     metadata->traits = 0;
     return nullptr;
   }
+
   const Api* api = loaded.load();
   if (!KnownLayout(*call)) {
     return Failure(api, SMDDP_SYSTEM,
                    "XLA passes the arguments of custom calls in a layout that is not known here; "
                    "compile with jit_compile=False");
   }
+
   Reader reader{call->attributes};
   smddp_request request = {};
   request.kind = reader.Int("kind");
@@ -97,6 +99,7 @@ Error* TypedCall(Call* call) {
   request.matching = reader.Int("matching");
   std::string name = reader.String("name");
   request.name = name.c_str();
+
   if (!reader.complete) {
     return Failure(api, SMDDP_SYSTEM, "an argument of a collective is missing in XLA's program");
   }
@@ -109,11 +112,12 @@ Error* TypedCall(Call* call) {
         {in.data, call->results.buffers[i]->data, static_cast<int32_t>(in.rank), in.dims});
   }
   *static_cast<int32_t*>(call->results.buffers[count]->data) = 0;
+
   int code = RunXlaRequest(request, tensors);
   return code == SMDDP_OK ? nullptr : Failure(api, code, smddp_last_error());
 }
 
-// "" or what XLA says against it.
+// Returns "", or XLA's error message.
 std::string Register(const Api* api) {
   RegisterArguments arguments = {};
   arguments.struct_size = sizeof arguments;

@@ -1,8 +1,9 @@
 // The part of XLA's typed FFI that the custom call uses, declared by hand.
 //
-// It is a C API: structures with their sizes in them. TensorFlow 2.18 to 2.21 (versions 0.0 to 0.2
-// of the API) and a nightly build of 2.22 (0.4) were run. Its meaning is documented in XLA's
-// xla/ffi/api/c_api.h. Sizes are compared before anything is read, so another layout is an error.
+// It is a C API whose structures contain their own size. It was tested with TensorFlow 2.18 to 2.21
+// (versions 0.0 to 0.2 of the API) and a nightly build of 2.22 (0.4), and is documented in XLA's
+// xla/ffi/api/c_api.h. Sizes are compared before anything is read, so a different layout is an
+// error.
 #pragma once
 
 #include <cstddef>
@@ -60,7 +61,7 @@ struct CallAttributes {
   int64_t size;
   int32_t* kinds;
   Text** names;
-  void** values;  // of Scalar or Text
+  void** values;  // Scalar or Text
 };
 
 struct Api;
@@ -94,7 +95,7 @@ struct CreateErrorArguments {
   size_t struct_size;
   Extension* extensions;
   const char* message;
-  int32_t code;  // as TF_Code
+  int32_t code;  // a TF_Code
 };
 
 struct ErrorMessageArguments {
@@ -126,7 +127,7 @@ struct RegisterArguments {
 struct Api {
   size_t struct_size;
   Extension* extensions;
-  Version version;
+  Version version;  // of the API that the handler was built for
   const void* internal;
   Error* (*create_error)(CreateErrorArguments*);
   void (*error_message)(ErrorMessageArguments*);

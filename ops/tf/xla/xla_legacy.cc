@@ -1,5 +1,5 @@
-// XLA's older custom call, of TensorFlow 2.15 to 2.17. The registry is two symbols of the loaded
-// TensorFlow, and the call's arguments arrive as text.
+// XLA's older custom call, of TensorFlow 2.15 to 2.17. The registry is reached through two symbols
+// of the loaded TensorFlow, and the call's arguments arrive as text.
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -58,8 +58,8 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   std::vector<std::vector<int64_t>> dims;
   for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
   std::vector<smddp_tensor> tensors;
-  // The last operand and the last result are the token that orders the calls. There are always
-  // several results, so `out` is a table.
+  // The last operand and the last result are the token that orders the calls. There is always more
+  // than one result, so `out` is an array.
   void** results = static_cast<void**>(out);
   for (size_t i = 0; i < dims.size(); ++i) {
     tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});

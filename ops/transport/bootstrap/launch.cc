@@ -8,8 +8,8 @@ namespace {
 
 using Launcher = LaunchInfo::Launcher;
 
-// Steps that Slurm makes by itself (batch script, interactive shell, extern) have the numbers from
-// here on; a process in them was not launched by srun as one of several.
+// Steps that Slurm creates itself (batch script, interactive shell, extern) have numbers from here
+// on; srun did not launch their processes as one of several.
 constexpr long kFirstSpecialStep = 0xfffffff0L;
 
 class Variables {
@@ -21,7 +21,7 @@ class Variables {
     const char* value = environment_(name);
     return value != nullptr && *value != '\0' ? value : nullptr;
   }
-  // -1 unless it is a whole number from 0 on.
+  // -1 unless it is a non-negative integer.
   long Number(const char* name) const {
     const char* text = Text(name);
     if (text == nullptr) return -1;
@@ -30,7 +30,7 @@ class Variables {
     long value = std::strtol(text, &end, 10);
     return *end != '\0' || errno != 0 || value < 0 ? -1 : value;
   }
-  // "A=1, B=2" of those that are set.
+  // "A=1, B=2" for those that are set.
   std::string Show(std::initializer_list<const char*> names) const {
     std::string text;
     for (const char* name : names) {
@@ -48,7 +48,7 @@ int AsInt(long number, int otherwise) {
   return number < 0 || number > 1L << 30 ? otherwise : static_cast<int>(number);
 }
 
-// Tasks of the srun step that this process is in; 1: in none, 0: nobody says.
+// Number of tasks of this process's srun step; 1: not in a step, 0: unknown.
 int SlurmTasks(const Variables& vars) {
   long step = vars.Number("SLURM_STEP_ID");
   if (vars.Has("SLURM_STEP_ID") && step < kFirstSpecialStep) {
@@ -56,14 +56,15 @@ int SlurmTasks(const Variables& vars) {
     return AsInt(tasks >= 0 ? tasks : vars.Number("SLURM_NTASKS"), 0);
   }
   // A batch script is task 0 of an allocation that may have many, and a process in it is alone
-  // unless a launcher says otherwise. Only a task of a step has another number.
+  // unless a launcher says otherwise. Only a task of a step has a non-zero number.
   if (vars.Number("SLURM_PROCID") <= 0) return 1;
   return AsInt(vars.Number("SLURM_NTASKS"), 0);
 }
 
-// A launcher that is no mpirun: how many tasks it started, which of them this is, and by what.
+// From a launcher other than mpirun: the number of tasks, this process's rank, and the variables it
+// was read from.
 struct Tasks {
-  int size = 1;  // 0: several, or one; it does not say
+  int size = 1;  // 0: unknown, one or several
   int rank = 0;
   std::string seen;
 };
@@ -92,7 +93,7 @@ bool InSlurmStep(const Variables& vars) {
   return vars.Has("SLURM_STEP_ID") && vars.Number("SLURM_STEP_ID") < kFirstSpecialStep;
 }
 
-// PMIx does not tell the size; a step of Slurm or flux does.
+// PMIx does not provide the size; a step of Slurm or Flux does.
 LaunchInfo ReadPmix(const Variables& vars, const Tasks& tasks) {
   LaunchInfo info;
   info.launcher = Launcher::kPmix;
@@ -102,7 +103,7 @@ LaunchInfo ReadPmix(const Variables& vars, const Tasks& tasks) {
   if (vars.Has("FLUX_TASK_RANK") && tasks.size == 1) info.size = 1;
   info.seen = vars.Show({"PMIX_RANK", "PMIX_NAMESPACE"});
   if (!tasks.seen.empty()) info.seen += ", " + tasks.seen;
-  // Open MPI ends the process, with a text that says nothing, when it finds no server.
+  // Without a PMIx server Open MPI ends the process, with a message that does not help.
   bool server = false;
   for (const char* name : {"PMIX_SERVER_URI", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21",
                            "PMIX_SERVER_URI3", "PMIX_SERVER_URI4", "PMIX_SERVER_URI41"}) {
@@ -117,7 +118,7 @@ LaunchInfo ReadPmix(const Variables& vars, const Tasks& tasks) {
 
 LaunchInfo ReadPmi(const Variables& vars, const Tasks& tasks) {
   LaunchInfo info;
-  // Hydra, the mpirun of MPICH and of Intel MPI, tells the ranks of the node too.
+  // Hydra, the mpirun of MPICH and of Intel MPI, also sets the number of ranks on the node.
   info.launcher = vars.Has("MPI_LOCALNRANKS") ? Launcher::kMpich : Launcher::kPmi;
   info.rank = AsInt(vars.Number("PMI_RANK"), tasks.rank);
   info.size = AsInt(vars.Number("PMI_SIZE"), tasks.size != 1 ? tasks.size : 0);

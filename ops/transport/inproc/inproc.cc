@@ -12,14 +12,14 @@
 namespace smddp {
 namespace {
 
-// What one rank brings to an exchange.
+// One rank's contribution to an exchange.
 struct Offer {
-  std::shared_ptr<char[]> memory;  // the rank may be gone when the others take
+  std::shared_ptr<char[]> memory;  // keeps it alive if the rank is gone before its peers have read
   const char* bytes = nullptr;
-  std::vector<size_t> parts;  // of an alltoall of uneven ones
+  std::vector<size_t> parts;  // of an alltoall with uneven parts
 };
 
-// One exchange: what each rank offered, and how many have taken what they need.
+// One exchange: each rank's offer, and how many ranks have read what they need.
 struct Exchange {
   std::vector<Offer> offers;
   int arrived = 0;
@@ -90,7 +90,7 @@ class InprocGroup : public PeerGroup {
       take = nullptr;
       ++exchange.taken;
     }
-    // Send buffers must stay as they are until everybody has read them.
+    // Send buffers must not change until all peers have read them.
     *done = exchange.taken == size_;
     if (*done) {
       if (++exchange.left == size_) hub_->exchanges.erase(oldest_);
@@ -128,7 +128,7 @@ class InprocGroup : public PeerGroup {
   int rank_, size_;
   size_t limit_;
   size_t oldest_ = 0;         // sequence number of pending_.front()
-  std::deque<Take> pending_;  // null: taken, but not by all
+  std::deque<Take> pending_;  // null: this rank has read, but not all others have
 };
 
 }  // namespace

@@ -10,8 +10,8 @@
 
 namespace smddp {
 
-// One group a rank, all connected. Operations of more than `limit` bytes are refused, as MPI does
-// from 2 GiB on.
+// Returns one connected group per rank. Operations of more than `limit` bytes are refused, as MPI
+// refuses them from 2 GiB on.
 std::vector<std::unique_ptr<PeerGroup>> MakeInprocGroups(int size, size_t limit = SIZE_MAX);
 
 }  // namespace smddp

@@ -1,5 +1,5 @@
-// The alarm as messages of MPI. They are short, so MPI sends them at once, whether or not the
-// others are inside MPI; those look for them now and then.
+// The alarm as MPI messages. They are short, so MPI sends them eagerly, whether or not the
+// receivers are inside MPI; receivers poll for them.
 #include <cstring>
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace smddp {
 namespace {
 
 constexpr int kTag = 0;
-constexpr size_t kTextBytes = 2048;  // under every MPI's limit for messages that nobody awaits
+constexpr size_t kTextBytes = 2048;  // below every MPI's limit for eager messages
 
 struct Message {
   int code;
@@ -42,7 +42,7 @@ class MpiAlarm : public Alarm {
   bool Heard(int* code, std::string* text) override {
     std::lock_guard<std::mutex> lock(mpi_->mutex());
     for (int node = 0; node < size_; ++node) {
-      // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; nothing reads it.
+      // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; it is never read.
       alignas(8) char status[64];
       int flag = 0;
       if (node == rank_ || mpi_->iprobe(node, kTag, comm_, &flag, status) != 0 || !flag) continue;
@@ -59,10 +59,10 @@ class MpiAlarm : public Alarm {
 
  private:
   const MpiLibrary* mpi_;
-  MpiHandle comm_;  // never freed: others may still have to hear
+  MpiHandle comm_;  // never freed: other ranks may not have received yet
   int rank_ = 0, size_ = 1;
   Message sent_{};
-  std::vector<MpiHandle> requests_;  // of what was sent
+  std::vector<MpiHandle> requests_;  // of the sends
 };
 
 }  // namespace

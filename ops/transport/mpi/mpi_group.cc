@@ -9,7 +9,7 @@
 namespace smddp {
 namespace {
 
-// MPI counts in int; the algorithms cut what is larger (ChannelResources::piece_bytes, chunks).
+// MPI counts are int; the algorithms split larger payloads (ChannelResources::piece_bytes, chunks).
 Status FitsInt(size_t bytes, const char* what) {
   if (bytes <= INT_MAX) return {};
   return {Code::kSystem, std::string(what) + " of " + std::to_string(bytes) +
@@ -17,13 +17,13 @@ Status FitsInt(size_t bytes, const char* what) {
                              "SMDDP_CHUNK_BYTES"};
 }
 
-// One that MPI has under way. The counts are MPI's until it has finished.
+// An operation in flight. MPI uses the count arrays until it has finished.
 struct Exchange {
   MpiHandle request = 0;
   std::vector<int> counts, offsets, recv_counts, recv_offsets;
 };
 
-// Whatever MPI may still use of a group that is gone.
+// Everything of a destroyed group that MPI may still use.
 struct LeftBehind {
   std::shared_ptr<char[]> memory;
   std::deque<Exchange> exchanges;
@@ -46,7 +46,7 @@ class MpiGroup : public PeerGroup {
     if (exchanges_.empty()) {
       mpi_->Free(comm_);
     } else {
-      LeaveBehind({memory(), std::move(exchanges_)});  // and the communicator
+      LeaveBehind({memory(), std::move(exchanges_)});  // the communicator is leaked, too
     }
   }
 
@@ -113,7 +113,7 @@ class MpiGroup : public PeerGroup {
     *done = exchanges_.empty();
     if (*done) return {};
     int flag = 0;
-    // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; nothing reads it.
+    // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; it is never read.
     alignas(8) char status[64];
     Status tested =
         mpi_->CheckError(mpi_->test(&exchanges_.front().request, &flag, status), "MPI_Test");
@@ -125,7 +125,8 @@ class MpiGroup : public PeerGroup {
  private:
   MpiHandle Byte() const { return mpi_->byte_type(); }
 
-  // call(exchange) is the function of MPI; `exchange` then stays where it is until it has finished.
+  // call(exchange) calls the MPI function; `exchange` must not move until the operation has
+  // finished.
   template <typename Call>
   Status Start(Exchange exchange, const char* what, Call&& call) {
     std::lock_guard<std::mutex> lock(mpi_->mutex());
@@ -151,7 +152,7 @@ class MpiGroup : public PeerGroup {
   const MpiLibrary* mpi_;
   MpiHandle comm_;
   int rank_ = 0, size_ = 1;
-  std::deque<Exchange> exchanges_;  // under way, the oldest first
+  std::deque<Exchange> exchanges_;  // in flight, the oldest first
 };
 
 }  // namespace

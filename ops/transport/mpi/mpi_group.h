@@ -1,4 +1,4 @@
-// Peers on other nodes: MPI's non-blocking collectives on a communicator of their own.
+// PeerGroup over MPI: non-blocking collectives on a communicator of its own.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace smddp {
 
-// `comm` is used by this group alone, which frees it: collectively, in the same order on all ranks.
+// The group owns `comm` and frees it, which is collective: in the same order on all ranks.
 std::unique_ptr<PeerGroup> MakeMpiGroup(const MpiLibrary* mpi, MpiHandle comm);
 
 }  // namespace smddp

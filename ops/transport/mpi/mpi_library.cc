@@ -18,12 +18,13 @@ namespace {
 
 constexpr const char* kOpenMpiSoname = "libmpi.so.40";
 constexpr const char* kMpichSoname = "libmpi.so.12";
-// MPICH's ABI, the same since 2014 (mpi.h of any MPICH 3, 4 or 5).
+// MPICH's ABI, stable since 2014 (mpi.h of any MPICH 3, 4 or 5).
 constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
 constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
 constexpr int kThreadMultiple = 3;
 constexpr int kMaxErrorString = 1024;
-// Of a rank that comes to a meeting; it is in Finalize, or in an init that began MPI, or did not.
+// What a rank contributes to Meet(): it is in Finalize, or in an init that initialized MPI itself,
+// or in one that found MPI initialized.
 constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f';
 constexpr unsigned kLongestNap = 1000;  // microseconds
 
@@ -32,11 +33,12 @@ const char* Env(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
-// An init that failed after this leaves MPI running for the next one.
+// Per process: an init that fails later leaves MPI running for the next one.
 bool we_began_mpi = false;
 
-// While MPI begins. A libfabric component of Open MPI 5, for one-sided transfers, takes a second to
-// look at the networks, which ranks of a single node do not need. What somebody configured stays.
+// In scope while MPI is initialized. A libfabric component of Open MPI 5, for one-sided transfers,
+// takes a second to probe the networks, which ranks of a single node do not need. A user's own
+// setting is kept.
 class QuickStart {
  public:
   explicit QuickStart(const LaunchInfo& launch) {
@@ -54,7 +56,7 @@ class QuickStart {
   bool set_;
 };
 
-// ../lib of each ancestor process's program: the launcher's own installation.
+// ../lib of each ancestor process's program, to find the launcher's own installation.
 void AddLauncherDirs(std::vector<std::string>* dirs) {
   pid_t pid = ::getppid();
   for (int level = 0; level < 6 && pid > 1; ++level) {
@@ -89,11 +91,12 @@ std::vector<std::string> Candidates(bool open_mpi) {
     std::string path = dir + "/" + soname;
     if (::access(path.c_str(), R_OK) == 0) paths.push_back(path);
   }
-  paths.push_back(soname);  // wherever the loader looks
+  paths.push_back(soname);  // from the loader's search path
   return paths;
 }
 
-// The launcher's library first. Only an mpirun tells which of the two it needs.
+// Whether to open Open MPI (true) or MPICH, the launcher's library first. Only mpirun implies
+// exactly one of them.
 std::vector<bool> Kinds(const LaunchInfo& launch) {
   using Launcher = LaunchInfo::Launcher;
   bool open_mpi = launch.launcher == Launcher::kOpenMpi || launch.launcher == Launcher::kPmix;
@@ -139,7 +142,7 @@ Status MpiLibrary::Open(const LaunchInfo& launch, const std::string& forced_path
 
 Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path) {
   std::string option = "SMDDP_MPI_LIBRARY='" + path + "'";
-  // Not global before it is known to serve: its symbols would hide those of another.
+  // RTLD_LOCAL until it is known to work: otherwise its symbols would hide another library's.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
@@ -164,7 +167,7 @@ Status MpiLibrary::LoadForced(const LaunchInfo& launch, const std::string& path)
 
 Status MpiLibrary::Load(const LaunchInfo& launch) {
   std::vector<bool> kinds = Kinds(launch);
-  // One that is loaded already (by mpi4py, say) must be the one that is used.
+  // A library that is already loaded (by mpi4py, say) must be used.
   for (bool open_mpi : kinds) {
     if (void* loaded = Loaded(open_mpi)) return Resolve(loaded);
   }
@@ -177,7 +180,7 @@ Status MpiLibrary::Load(const LaunchInfo& launch) {
   std::string tried;
   for (bool open_mpi : kinds) {
     for (const std::string& path : Candidates(open_mpi)) {
-      // Global, because Open MPI's plugins look their symbols up in the process.
+      // RTLD_GLOBAL, because Open MPI's plugins resolve their symbols in the process.
       void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (library != nullptr) {
         name_ = path;
@@ -259,10 +262,12 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
     }
     we_began_mpi = true;
   }
+
   query_thread_(&thread_level_);
   set_errhandler_(world_, errors_return_);
   comm_rank(world_, &rank_);
   comm_size(world_, &size_);
+
   char version[8192] = "";
   int length = 0;
   library_version_(version, &length);
@@ -270,7 +275,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   return CheckSize(launch);
 }
 
-// MPI knows best how many ranks there are, unless it began alone in one of several processes.
+// MPI's size is authoritative, unless MPI runs as a singleton in one of several processes.
 Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
   if (size_ == launch.size) return {};
   if (launch.by_mpirun()) {
@@ -293,7 +298,7 @@ Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
 void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   int flag = 0;
   if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
-  // A rank that failed does not come. MPI itself could not be stopped.
+  // A rank that failed never arrives, and MPI_Finalize itself could not be interrupted.
   std::string purposes;
   if (all_began_ && !Meet(kToEnd, stop, &purposes)) return;
   int error = finalize_();
@@ -319,10 +324,10 @@ MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
   return purposes.find(kToEnd) == std::string::npos ? Met::kAll : Met::kEnding;
 }
 
-// False: stopped, or MPI failed.
+// Returns false if stopped, or if MPI failed.
 bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
                       std::string* purposes) const {
-  // MPI may still write here when we have stopped.
+  // Leaked if stopped, because MPI may still write to it.
   auto* all = new std::string(size_ + 1, purpose);
   MpiHandle request = 0;
   alignas(8) char status[64];
@@ -348,7 +353,7 @@ bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
 
 Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {
   *comm = 0;
-  // The other ranks come here next, whatever their other threads do, so the lock is not held long.
+  // All ranks call this next, whatever their other threads do, so the lock is held only briefly.
   std::lock_guard<std::mutex> lock(mutex_);
   Status status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
   if (status.ok() && color != kNoColor) set_errhandler_(*comm, errors_return_);

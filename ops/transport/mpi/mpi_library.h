@@ -20,39 +20,43 @@ using MpiHandle = uintptr_t;
 
 class MpiLibrary {
  public:
-  // Opens the library, initialises MPI unless somebody did (mpi4py), and checks that it belongs to
-  // the launcher. Each failure is one sentence with its remedy. A forced path that cannot serve is
-  // told in *problem, and another library is opened, by which the other ranks can be told.
+  // Opens the library, initializes MPI unless another library did (mpi4py), and checks that it
+  // belongs to the launcher. Errors include their remedy. If a forced path cannot serve, sets
+  // *problem and opens another library, through which the other ranks are informed.
   static Status Open(const LaunchInfo& launch, const std::string& forced_path, MpiLibrary* mpi,
                      std::string* problem);
-  // Somebody (mpi4py) has begun MPI in this process.
+  // Another library (mpi4py) has initialized MPI in this process.
   static bool IsRunning();
 
-  // Ends MPI if this library began it. MPI waits for all ranks then; so does this, until `stop`.
+  // Finalizes MPI if this library initialized it. MPI_Finalize waits for all ranks; so does this,
+  // unless `stop` returns true.
   void Finalize(const std::function<bool()>& stop);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& name() const { return name_; }
-  bool multiple_threads() const { return thread_level_ >= 2; }  // SERIALIZED: we lock
+  bool multiple_threads() const {
+    return thread_level_ >= 2;
+  }  // MPI_THREAD_SERIALIZED is enough: we lock
 
-  // Blocking; for start-up. recv holds size() blocks.
+  // Blocking; for start-up only. recv holds size() blocks.
   Status Allgather(const void* send, int bytes, void* recv) const;
-  // Waits until all ranks are here, at start-up too, or until `stop`; then it cannot be called
-  // again.
+  // A barrier over all ranks that can be interrupted by `stop`; it cannot be called again then.
   enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
   Met MeetToBegin(const std::function<bool()>& stop);
   // Collective over all ranks; a rank with kNoColor gets no communicator.
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
+  // Collective over all ranks; a rank with kNoColor gets no communicator.
   Status Split(int color, int key, MpiHandle* comm) const;
   void Free(MpiHandle comm) const;
-  // From now on all ranks are those that gave the same color, in the order of their keys.
+  // From now on the job is only the ranks with the same color, in the order of their keys.
   Status Restrict(int color, int key);
   Status CheckError(int error, const char* what) const;
 
   MpiHandle byte_type() const { return byte_; }
   const void* in_place() const { return reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0}); }
-  // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; the lock costs nothing otherwise.
+  // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; otherwise the lock is
+  // uncontended.
   std::mutex& mutex() const { return mutex_; }
 
   // Non-blocking collectives of MPI-3, called by MpiGroup.
@@ -93,7 +97,7 @@ class MpiLibrary {
 
   static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
   bool open_mpi_ = false;
-  bool all_began_ = false;  // MPI was begun by this library on all ranks
+  bool all_began_ = false;  // this library initialized MPI on all ranks
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
   MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;

@@ -13,7 +13,7 @@
 namespace smddp {
 namespace {
 
-// Ranges given to the kernel at a time; it takes no more than IOV_MAX (1024).
+// Ranges per system call; the kernel's limit is IOV_MAX (1024).
 constexpr size_t kRanges = 256;
 
 }  // namespace
@@ -22,13 +22,13 @@ void LetPeersRead() {
   std::string scope;
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> scope;
   int readers = ReadersUnder(scope, ::getppid());
-  // A failure shows when the peers try; they then do without.
+  // A failure is detected when peers try to read; they then use the slots.
   if (readers != 0) (void)::prctl(PR_SET_PTRACER, readers, 0, 0, 0);
 }
 
 int ReadersUnder(const std::string& scope, int parent) {
-  // Process 1 is above everything in a container, where mpirun may be it, and on a machine, where
-  // it takes in orphans; and 0 is a parent in another process namespace.
+  // Process 1 is an ancestor of everything: in a container it may be mpirun, on a machine it adopts
+  // orphans. A parent of 0 is in another process namespace.
   return scope == "1" && parent > 1 ? parent : 0;
 }
 

@@ -78,7 +78,7 @@ void Segment::CloseDescriptor() {
 uint64_t Segment::NewCookie() {
   uint64_t cookie = 0;
   while (cookie == 0) {
-    // A kernel without the call, or one that forbids it, leaves the device file.
+    // Falls back to the device file where the kernel lacks or forbids the system call.
     if (::getrandom(&cookie, sizeof cookie, 0) == sizeof cookie) continue;
     std::random_device device("/dev/urandom");
     cookie = (static_cast<uint64_t>(device()) << 32) | device();

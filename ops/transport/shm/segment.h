@@ -1,9 +1,9 @@
-// Shared memory without a name: a memfd of one rank, opened by its peers through /proc.
+// Segment: anonymous shared memory, a memfd of one rank that its peers open through /proc.
 //
-// Nothing is ever created in /dev/shm, so nothing can be left there, its size does not limit us,
-// and no other user can open the segment. Peers must share a kernel and a process namespace;
-// whoever cannot open the segment, or does not find the creator's cookie in it, does not share
-// memory, whatever host names say.
+// Nothing is created in /dev/shm, so nothing can be left behind there, its size is no limit, and no
+// other user can open the segment. Peers must share a kernel and a process namespace. A rank that
+// cannot open the segment, or does not find the creator's cookie in it, does not share memory,
+// whatever the host names say.
 #pragma once
 
 #include <cstddef>
@@ -21,16 +21,17 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(Segment&& other) noexcept;
 
-  // Zeroed, and backed by memory at once: a lack of it is an error here, not a SIGBUS later.
+  // Zeroed and committed at once, so that a lack of memory is an error here instead of a SIGBUS
+  // later.
   Status Create(size_t bytes);
   Status Attach(int creator_pid, int creator_fd, size_t bytes);
-  // Peers have attached; the descriptor is needed no more.
+  // Call it once all peers have attached.
   void CloseDescriptor();
 
   void* memory() const { return memory_; }
   int fd() const { return fd_; }
 
-  // A number that nobody else can know or has drawn before; never 0.
+  // A random number that is never 0, and that no other process can guess.
   static uint64_t NewCookie();
   // Ranks with equal keys may share memory (same kernel, same process namespace).
   static std::string NodeKey();

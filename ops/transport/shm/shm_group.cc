@@ -13,13 +13,13 @@ namespace smddp {
 
 struct alignas(64) ShmGroup::GroupHeader {
   std::atomic<int> failure_claimed;
-  std::atomic<int> failure_code;  // set after the text
+  std::atomic<int> failure_code;  // stored after the text
   char failure_text[kFailureBytes];
   std::atomic<uint64_t> join_tickets;
-  // Set before the ticket that completes a round is counted.
+  // Stored before the ticket that completes a round is counted.
   std::atomic<int> last_joined;
   std::atomic<uint64_t> last_joined_micros;
-  std::atomic<int> join_last;  // set before join_ended
+  std::atomic<int> join_last;  // stored before join_ended
   std::atomic<uint64_t> join_ended;
   std::atomic<int> join_lock;
 };
@@ -108,7 +108,7 @@ PeerState ShmGroup::Peer(int r) const {
   int error = pthread_mutex_trylock(&peer.alive);
   if (error == EBUSY) return PeerState::kAlive;
   if (error == EOWNERDEAD) {
-    // We own the mutex now and keep it: the state says the rest to everybody else.
+    // We own the mutex now and keep it locked; other ranks learn of the death from the state.
     peer.state.store(static_cast<int>(PeerState::kDead), std::memory_order_release);
     return PeerState::kDead;
   }
@@ -146,7 +146,7 @@ uint32_t ShmGroup::PrepareSleep() const {
 
 void ShmGroup::Sleep(uint32_t ticket, int timeout_ms) const {
   timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000000L};
-  // Woken, interrupted, rung before we slept, or timed out: the caller looks again in every case.
+  // Woken, interrupted, rung before we slept, or timed out: the caller checks again in every case.
   Futex(&cells_[rank_].doorbell, FUTEX_WAIT, ticket, &timeout);
   CancelSleep();
 }
@@ -156,8 +156,8 @@ void ShmGroup::CancelSleep() const {
 }
 
 uint64_t ShmGroup::TakeJoinTicket(int job_rank) const {
-  // The lock keeps the name and the count together. Its holder may die: then the job fails anyway,
-  // and nobody may wait here for ever.
+  // The lock makes the ticket and the last rank one update. Its holder may die, in which case the
+  // job fails anyway, so waiting for the lock is bounded.
   for (int tries = 0; header_->join_lock.exchange(1) != 0 && tries < 1000; ++tries) ::usleep(1000);
   uint64_t ticket = header_->join_tickets.load(), size = static_cast<uint64_t>(size_);
   if ((ticket + 1) % size == 0) {

@@ -1,11 +1,11 @@
-// ShmGroup: the ranks of one node, meeting in one shared-memory segment.
+// ShmGroup: the ranks of one node, connected by a shared-memory segment.
 //
 // The segment holds, for each rank, a cell (liveness, doorbell, progress counters) and, for each
 // channel, kSlots staging slots of chunk_bytes. A channel is an ordered stream of chunks, numbered
-// from 0 and never reused; chunk k uses slot k % kSlots. Counters say how many chunks a rank has
-// finished in each phase, so they only grow, each is written by one rank alone, and a wait is
-// "peer's counter > k". The cells are plain memory: threads of one process can share them as well,
-// which is how the contract tests run.
+// from 0 and never reused; chunk k uses slot k % kSlots. A counter is the number of chunks that a
+// rank has finished in a phase, so it only grows and has a single writer, and a wait is "peer's
+// counter > k". The cells are plain memory, so threads of one process can share them too, which the
+// contract tests use.
 #pragma once
 
 #include <pthread.h>
@@ -28,61 +28,61 @@ struct alignas(64) ChannelCell {
   std::atomic<uint64_t> staged;
   std::atomic<uint64_t> combined;
   std::atomic<uint64_t> unpacked;
-  // Mismatch reports, counted: the text in RankCell::detail has been posted, and been read.
+  // Numbers of mismatch reports: whose text in RankCell::detail has been posted, and been read.
   std::atomic<uint64_t> detail_posted;
   std::atomic<uint64_t> detail_read;
-  // Set when operations end early: their tensors are no longer lent to peers.
+  // Set when operations are aborted: their tensors are no longer lent to peers.
   std::atomic<uint64_t> given_up;
 };
 
 enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
 
-// What a rank tells its node of its operation in a mismatch, beside the text in RankCell::detail.
+// A rank's report on its operation in a mismatch, beside the text in RankCell::detail.
 struct MismatchReport {
   uint64_t key;  // Request::Key()
   bool threads;  // several threads of this rank, or a TF1 session, may run collectives at once
-  bool waited;   // for the operation that the first rank has begun, and it did not come
+  bool waited;   // it waited for the operation that the first rank has begun, and gave up
 };
 
-// Where a rank stands in a channel; see engine/cycle.h.
+// A rank's state in a channel; see engine/cycle.h.
 enum class ChannelState : int { kIdle = 0, kBusy = 1, kStuck = 2 };
 struct alignas(64) ChannelReport {
   std::atomic<ChannelState> state;
-  char title[kTitleBytes];  // while kStuck: of the operation
+  char title[kTitleBytes];  // of the operation, while kStuck
 };
 
 struct RankCell {
-  alignas(64) pthread_mutex_t alive;  // robust: the kernel tells when its owner dies
+  alignas(64) pthread_mutex_t alive;  // robust: the kernel marks it when its owner dies
   std::atomic<int> state;             // PeerState
   int pid;
   int job_rank;
   alignas(64) std::atomic<uint32_t> doorbell;  // futex word
   std::atomic<uint32_t> sleepers;
   ChannelCell channels[kChannels];
-  std::atomic<uint64_t> joins;  // how often this rank took a join ticket
+  std::atomic<uint64_t> joins;  // join tickets taken by this rank
   MismatchReport mismatches[kChannels];
   ChannelReport reports[kChannels];
   char detail[kChannels][kDetailBytes];
 };
 
-// Of who writes a header.
+// Who wrote a header.
 enum class Presence : int32_t {
   kHere = 0,
-  kJoined = 1,   // in a slot: for others' operation; between nodes: all ranks of the node
-  kGone = 2,     // between nodes: the rank ended or failed
+  kJoined = 1,   // in a slot: a joined rank; between nodes: a node whose ranks have all joined
+  kGone = 2,     // between nodes: the rank has exited or failed
   kFollows = 3,  // between nodes: the node asks which operation the first node has begun
 };
 
 struct alignas(64) SlotHeader {
   uint64_t signature;  // of the operation that starts with this chunk
   uint64_t key;        // of the operation's name; see Request::Key()
-  // 1: the ranks of another node disagree; 2: this rank could not read a peer (single_copy.cc)
+  // 1: mismatch with another node; 2: this rank could not read a peer (single_copy.cc)
   uint8_t verdict;
-  // What a rank that has joined needs to take part: collective/joined.h.
+  // The rest is for joined ranks, which take part based on it: collective/joined.h.
   uint8_t kind, dtype, op;
   int32_t root;
   Presence presence;
-  uint32_t join_round;  // of a rank that has joined, which serves others of its own round only
+  uint32_t join_round;  // of a joined rank, which serves only peers that joined in the same round
   uint64_t count, num_chunks, run;
   double scale;  // of the result
 };
@@ -91,10 +91,11 @@ static_assert(sizeof(SlotHeader) == 64, "a line of the cache");
 class ShmGroup {
  public:
   static size_t BytesNeeded(int local_size, size_t chunk_bytes);
-  // Sizes of all that lies in the memory: ranks whose libraries differ here cannot share it.
+  // The sizes of all structures in the memory: ranks whose libraries differ in them cannot share
+  // it.
   static std::string Layout();
 
-  // `memory` is zeroed and at least BytesNeeded() long; it outlives the group.
+  // `memory` must be zeroed, at least BytesNeeded() long, and must outlive the group.
   ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_bytes);
 
   int rank() const { return rank_; }
@@ -106,38 +107,38 @@ class ShmGroup {
   SlotHeader& header(int r, int channel, uint64_t chunk) const;
   char* slot(int r, int channel, uint64_t chunk) const;
 
-  // Liveness. MarkAlive is called on a thread that lives as long as the group is used, because the
+  // Liveness. Call MarkAlive on a thread that lives as long as the group is used, because the
   // kernel ties the robust mutex to that thread.
   void MarkAlive(int job_rank);
   void Leave();
   PeerState Peer(int r) const;
 
-  // Wakes the peers that sleep; called after a counter was published.
+  // Wakes sleeping peers; called after publishing a counter.
   void RingPeers() const;
-  // Wakes threads of this rank, when one thread finished what another waits for.
+  // Wakes other threads of this rank that wait for an operation which this thread has completed.
   void RingSelf() const;
-  // To sleep: Prepare, look once more whether there is something to do, then Sleep or Cancel.
+  // To sleep: call Prepare, check once more for work, then call Sleep or Cancel.
   uint32_t PrepareSleep() const;
   void Sleep(uint32_t ticket, int timeout_ms) const;
   void CancelSleep() const;
 
-  // Joining, counted: takes a ticket and returns the number of tickets at which all ranks have one
-  // for this round. The rank that took the last one of a round is remembered.
+  // Takes a join ticket. Returns the number of tickets at which all ranks have one for this round.
+  // The group records which rank took the last ticket of a round.
   uint64_t TakeJoinTicket(int job_rank) const;
   uint64_t JoinTickets() const;
-  // Whether local rank r waits in join() for the others.
+  // Whether local rank r is waiting in join().
   bool HasJoined(int r) const;
-  // The rank, and when, in microseconds of the wall clock.
+  // The rank that took the last ticket; *micros is the wall-clock time of that, in microseconds.
   int LastJoined(uint64_t* micros) const;
-  // Between nodes one rank finds out for its node that all have joined: those who wait with this
-  // many tickets go on, and are told the job's last rank.
+  // Between nodes, one rank learns on behalf of its node that all ranks have joined: EndJoin
+  // releases the ranks that wait with this many tickets, and gives them the job's last rank.
   void EndJoin(uint64_t tickets, int last) const;
   bool JoinEnded(uint64_t tickets, int* last) const;
 
-  // The first failure that breaks the communicator, shared with all ranks of the node. Returns
-  // false when somebody else's failure came first.
+  // Shares the first failure that breaks the communicator with all ranks of the node. Returns false
+  // if another failure was posted before.
   bool PostFailure(int code, const std::string& text) const;
-  // 0 while there is none.
+  // The code of the posted failure; 0 if none.
   int Failure(std::string* text) const;
 
  private:
