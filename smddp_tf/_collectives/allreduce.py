@@ -1,4 +1,4 @@
-"""Allreduce: a tensor, or a list of them together."""
+"""Allreduce of one tensor, or of a list of tensors as one operation per dtype."""
 
 from __future__ import annotations
 
@@ -36,29 +36,30 @@ def allreduce(
     Args:
       tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
         float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
-        rows may differ. (Inside jit_compile=True the result has all ranks' rows, of which each
-        must have as many, or every row of the table where that is smaller.)
-      average: old name: True is op=Average, False is op=Sum.
-      device_dense: accepted for old scripts; the collective runs on the CPU.
-      device_sparse: as device_dense.
+        rows may differ. (Inside jit_compile=True all ranks must have the same number of rows; the
+        result holds the rows of all ranks, or every row of the table where that is smaller.)
+      average: Horovod's old name for op: True is op=Average, False is op=Sum.
+      device_dense: ignored, accepted for compatibility; the collective runs on the CPU.
+      device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
         float32; averages of integers are truncated towards zero.
       prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
-      postscale_factor: multiplies the result, likewise.
-      name: for messages; must be the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
-      ignore_name_scope: accepted for old scripts.
+      postscale_factor: multiplies the result, in the same way.
+      name: identifies the operation in messages; must be the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
+      ignore_name_scope: ignored, accepted for compatibility.
 
     Returns:
       A tensor of the input's shape and dtype, bitwise the same on every rank.
 
     Raises:
-      ValueError: before init(), arguments contradict each other, or this rank is not in the set.
-      TypeError: a dtype that cannot be reduced.
-      tf.errors.FailedPreconditionError: the ranks do not agree.
+      ValueError: init() was not called, arguments contradict each other, or this rank is not in
+        the set.
+      TypeError: the dtype cannot be reduced.
+      tf.errors.FailedPreconditionError: the ranks' operations do not match.
       tf.errors.UnknownError: a rank died.
-      tf.errors.DeadlineExceededError: a rank did not come in SMDDP_TIMEOUT_SECONDS.
+      tf.errors.DeadlineExceededError: a rank did not arrive within SMDDP_TIMEOUT_SECONDS.
     """
     del device_dense, device_sparse, ignore_name_scope
     check_process_set(process_set)
@@ -94,10 +95,10 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ):
-    """Reduces a list of tensors together: one op for each dtype among them.
+    """Reduces a list of tensors together, with one op per dtype.
 
-    Args and errors are those of allreduce(); tensors is a list (or tuple) and may be empty, and
-    tf.IndexedSlices may be among them.
+    Arguments and errors are the same as allreduce()'s. tensors is a list or tuple; it may be empty
+    and may contain tf.IndexedSlices.
 
     Returns:
       A list of tensors, in the order of the input.

@@ -35,13 +35,13 @@ def average_batch_normalization(model: Any, process_set: ProcessSet = global_pro
 
     Args:
       model: a Keras model, built, the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
       The number of variables that were averaged.
 
     Raises:
-      tf.errors.FailedPreconditionError and others: as allreduce().
+      tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     check_process_set(process_set)
     variables = _moving_statistics(model) if process_set.size() > 1 else []

@@ -101,7 +101,7 @@ def evaluate(
       batch_size: of each rank, if x are arrays.
       return_dict: as for model.evaluate().
       sharded: x is this rank's part already (of hvd.shard(), or from files of its own).
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
       **options: further arguments of model.evaluate(); verbose is 0 otherwise.
 
     Returns:
@@ -156,7 +156,7 @@ def predict(
       batch_size: of each rank, if x are arrays.
       sharded: x is this rank's part of hvd.shard(), not shuffled: of arrays, or a dataset that was
         batched afterwards.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
       **options: further arguments of model.predict(); verbose is 0 otherwise.
 
     Returns:

@@ -80,8 +80,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       optimizer: of Keras 3, tf_keras or Keras 2 (either style), TensorFlow Addons, or
         tf.compat.v1.train; also a LossScaleOptimizer around one.
       name: for messages; default is the class's name.
-      device_dense: accepted for old scripts; reductions run on the CPU.
-      device_sparse: as device_dense.
+      device_dense: ignored, accepted for compatibility; reductions run on the CPU.
+      device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
         own.
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.

@@ -47,7 +47,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     this library to be loaded.
 
     Args:
-      fused: must be False; accepted for old scripts.
+      fused: must be False; ignored, accepted for compatibility.
       process_set: the ranks whose batches are joined. Not saved: a copy or a loaded model has all
         ranks.
       **options: the arguments of tf.keras.layers.BatchNormalization.

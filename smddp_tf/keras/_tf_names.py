@@ -135,7 +135,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 
     Args:
       root_rank: the rank whose values all get.
-      device: accepted for old scripts.
+      device: ignored, accepted for compatibility.
     """
 
     def __init__(self, root_rank: int, device: str = ""):

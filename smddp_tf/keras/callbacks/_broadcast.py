@@ -50,11 +50,11 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     Args:
       root_rank: the rank whose values all get.
-      device: accepted for old scripts.
+      device: ignored, accepted for compatibility.
       local_variables: a list of variables that are not broadcast.
       average_batch_normalization: False: leave each rank's moving statistics as they are. That is
         needed if only some ranks validate.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
       ValueError: root_rank is no rank of the process set.

@@ -82,7 +82,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
     Args:
       backup_dir: the folder, used on the first rank of the process set.
       *args: as for Keras's.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
       **options: as for Keras's.
     """
 

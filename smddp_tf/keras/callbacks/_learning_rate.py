@@ -187,7 +187,7 @@ class ReduceLROnPlateau(OnProcessSet, tf.keras.callbacks.ReduceLROnPlateau):
 
     Args:
       *args: as for tf.keras.callbacks.ReduceLROnPlateau.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
       **options: as for tf.keras.callbacks.ReduceLROnPlateau.
     """
 

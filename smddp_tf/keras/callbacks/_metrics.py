@@ -29,8 +29,8 @@ class MetricAverageCallback(Callback):
     then see the metrics of all ranks. Also for evaluate(callbacks=[...]), if all ranks call it.
 
     Args:
-      device: accepted for old scripts.
-      process_set: the ranks that take part; this rank must be one of them.
+      device: ignored, accepted for compatibility.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
       RuntimeError: at the end of an epoch, the ranks have different learning rates.

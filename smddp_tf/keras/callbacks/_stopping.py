@@ -41,7 +41,7 @@ class EarlyStopping(OnProcessSet, tf.keras.callbacks.EarlyStopping):
 
     Args:
       *args: as for tf.keras.callbacks.EarlyStopping.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
       **options: as for tf.keras.callbacks.EarlyStopping.
     """
 
@@ -66,7 +66,7 @@ class AgreeOnStop(Callback):
     Args:
       every: agree after so many batches; a stop takes effect then. Each time costs one small
         allreduce. With steps_per_execution, so many executions.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
       ValueError: every is not positive.
@@ -117,7 +117,7 @@ class TerminateOnNaN(AgreeOnStop):
 
     Args:
       every: look after so many batches, as for AgreeOnStop.
-      process_set: the ranks that take part; this rank must be one of them.
+      process_set: the ranks that take part; must include this rank.
     """
 
     def _wants_to_stop(self, logs) -> bool:
