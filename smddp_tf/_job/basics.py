@@ -59,7 +59,7 @@ def is_homogeneous() -> bool:
 
 
 def stats() -> dict:
-    """This rank's counters and properties: collectives, buckets, bytes, staging bytes, SIMD, MPI."""
+    """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI."""
     buffer = ctypes.create_string_buffer(4096)
     native.core().smddp_stats_json(buffer, len(buffer))
     return json.loads(buffer.value)
