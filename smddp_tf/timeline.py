@@ -73,6 +73,7 @@ def waits(by_rank: dict, offsets: dict) -> list:
         }
         # A rank's collectives queue behind its earlier ones, so it counts as ready once it begins.
         ready = {r: max(t, by_rank[r][key]["ts"] + offsets[r]) for r, t in ready.items()}
+
         last = max(ready, key=ready.get)
         total = sum(ready[last] - time for time in ready.values())
         found.append((total, last, by_rank[last][key]["name"], key[1]))
@@ -90,6 +91,7 @@ def report(by_rank: dict, offsets: dict) -> list:
             f"{sum(own) / 1e3:.3f} ms for it in all; its clock was {abs(offsets[rank]):.0f} us "
             f"{'behind' if offsets[rank] > 0 else 'ahead'}"
         )
+
     lines += ["", "longest waits:"]
     for total, last, title, sequence in found[:10]:
         lines.append(f"  {total / 1e3:.3f} ms for rank {last} in {title} (#{sequence})")
@@ -162,7 +164,7 @@ _COLOURS = {
 
 
 def _bars(rows: list) -> list:
-    """The bars from top to bottom, (label, [(colour, begin, end)]): each rank's pass and buckets."""
+    """The bars from top to bottom, as (label, [(colour, begin, end)])."""
     backward, queued, waiting, moving = _COLOURS.values()
     bars: list = []
     for rank in sorted({row["rank"] for row in rows}):
@@ -202,14 +204,17 @@ def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
     step = list(found)[len(found) // 2] if step is None else step
     if step not in found:
         raise ValueError(f"there is no step {step}; there are {min(found)} to {max(found)}")
+
     rows = found[step]
     start = min(row["ready"] for row in rows)
     total = max(row["done"] for row in rows) - start
+
     bars = _bars(rows)
     figure, axes = pyplot.subplots(figsize=(9, 1.8 + 0.32 * len(bars)), layout="constrained")
     for y, (_, spans) in enumerate(bars):
         for colour, begin, end in spans:
             axes.barh(y, (end - begin) / 1e3, left=(begin - start) / 1e3, color=colour)
+
     axes.set_yticks(range(len(bars)), [label for label, _ in bars])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
@@ -219,6 +224,7 @@ def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
         f"step {step}: {total / 1e3:.2f} ms from the first gradient to the last result, "
         f"{hidden_share(rows):.0%} of the reductions hidden"
     )
+
     handles = [patches.Patch(color=colour, label=text) for text, colour in _COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
@@ -235,6 +241,7 @@ def main() -> int:
     parser.add_argument("--plot", help="draw the buckets of a step here (.png)")
     parser.add_argument("--step", type=int, help="which; default: one in the middle")
     args = parser.parse_args()
+
     events_by_rank = {}
     try:
         for path in args.files:

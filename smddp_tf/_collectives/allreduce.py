@@ -65,10 +65,12 @@ def allreduce(
     check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("allreduce")
+
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         return allreduce_slices(tensor, op, name, process_set)
+
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if bypasses_plan(op, compression):
@@ -76,6 +78,7 @@ def allreduce(
         if process_set.size() > 1:
             result = gather_and_combine(result, op, compression, name, given_name, process_set)
         return scaled(result, factor(postscale_factor))
+
     packed, context = compression.compress(tensor)
     scales = factor(prescale_factor), factor(postscale_factor)
     result = reduce_dense([packed], op, *scales, name, process_set)[0]
@@ -107,6 +110,7 @@ def grouped_allreduce(
     check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("grouped_allreduce")
+
     tensors = list(tensors)
     if bypasses_plan(op, compression):
         return [
@@ -121,17 +125,20 @@ def grouped_allreduce(
             )
             for i, tensor in enumerate(tensors)
         ]
+
     results: list = [None] * len(tensors)
     dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
     for i in sorted(set(range(len(tensors))) - set(dense)):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", process_set)
+
     packed = []
     for i in dense:
         tensor = tf.convert_to_tensor(tensors[i])
         check_dtype(tensor, REDUCIBLE, "allreduce")
         packed.append(compression.compress(tensor))
+
     reduced = reduce_dense(
         [tensor for tensor, _ in packed],
         op,

@@ -48,6 +48,7 @@ def alltoall(
     splits = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)
     if splits.shape.rank not in (1, None):
         raise ValueError(f"splits have shape {splits.shape}; they must have one dimension")
+
     # Values are checked inside the collective: a rank that raised alone would leave the others
     # waiting. The op takes an empty list as "even splits", so turn the caller's empty list into one
     # that is too long, which every rank then rejects.
@@ -55,6 +56,7 @@ def alltoall(
         splits = tf.zeros([process_set.size() + 1], tf.int32)
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
+
     name = name or order.site_name("alltoall")
     output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, set_id)
     return (output, received) if given else output

@@ -73,12 +73,15 @@ def broadcast_object(
     if process_set.size() == 1:
         return obj
     name = name or order.site_name("broadcast_object")
+
     is_root = basics.rank() == root_rank
     own, fine = _pickled(obj) if is_root else (b"", True)
     size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: an error text
     length = int(broadcast(size, root_rank, name + ".size", process_set=process_set))
+
     data = tf.io.decode_raw(own, tf.uint8) if is_root else tf.zeros([abs(length)], tf.uint8)
     received = broadcast(data, root_rank, name, process_set=process_set)
+
     if length < 0:
         _refuse_unpickled({root_rank: received.numpy().tobytes()})
     return obj if is_root else pickle.loads(received.numpy().tobytes())
@@ -116,11 +119,14 @@ def allgather_object(
     if process_set.size() == 1:
         return [obj]
     name = name or order.site_name("allgather_object")
+
     own, fine = _pickled(obj)
     size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: an error text
     sizes = allgather(size, name + ".sizes", process_set=process_set)
+
     own = tf.io.decode_raw(own, tf.uint8)
     data = allgather(own, name, process_set=process_set).numpy().tobytes()
+
     parts, reasons, at = [], {}, 0
     # Not strict: a joined rank contributes no object.
     for rank, size in zip(process_set.ranks, sizes.numpy(), strict=False):

@@ -45,9 +45,11 @@ def grouped_reducescatter(
             "reducescatter takes op=Average, Sum, Min, Max or Product, and "
             "Compression.none, .fp16 or .bf16"
         )
+
     name = name or order.site_name("grouped_reducescatter")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     packed = [compression.compress(tensor) for tensor in tensors]
+
     by_dtype: dict = {}
     for i, (tensor, _) in enumerate(packed):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)

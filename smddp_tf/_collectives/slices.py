@@ -55,12 +55,14 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     if process_set.size() == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
+
     in_jit = xla.inside_jit()
     if in_jit and not gathers_in_jit(slices, process_set.size()):
         return _allreduce_table(slices, op, name, process_set)
     number = process_set.process_set_id
     # A mismatch error shows the name, so it carries the hint.
     name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
+
     values = ops.allgather(slices.values, name + ".values", number)
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
     if op == Average:

@@ -81,8 +81,10 @@ def broadcast_(
     variables = list(variables)
     if process_set.size() == 1 or not variables:
         return variables
+
     payloads = [_payload(variable) for variable in variables]
     name = name or order.site_name("broadcast_variables")
+
     by_dtype: dict = {}
     for i, payload in enumerate(payloads):
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)

@@ -25,9 +25,11 @@ def adasum(parts, agree):
     tf = tensorflow()
     wide = parts.dtype if parts.dtype == tf.float64 else tf.float32
     level = [tf.cast(part, wide) for part in tf.unstack(parts)]
+
     while len(level) > 1:
         pairs = list(zip(level[::2], level[1::2], strict=False))
         products = agree(tf.stack([_products(a, b) for a, b in pairs]))
+
         combined = []
         for (a, b), (dot, norm_a, norm_b) in zip(
             pairs, (tf.unstack(row) for row in tf.unstack(products)), strict=True

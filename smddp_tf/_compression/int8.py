@@ -33,6 +33,7 @@ class Int8Compressor:
         chunks = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % cls.CHUNK]]), [-1, cls.CHUNK])
         scales = tf.reduce_max(tf.abs(chunks), axis=1, keepdims=True) / 127.0
         codes = tf.cast(tf.round(tf.math.divide_no_nan(chunks, scales)), tf.int8)
+
         codes, scales = gather(codes), gather(scales)
         total = tf.add_n([tf.cast(c, tf.float32) * s for c, s in pairs_of(codes, scales)])
         if average:

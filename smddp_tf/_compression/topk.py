@@ -54,11 +54,13 @@ class TopKCompressor:
         size = tensor.shape.num_elements()
         if not size:
             return tf.identity(tensor)
+
         kept = self._kept(key, size)
         total = tf.reshape(tf.cast(tensor, tf.float32), [-1]) + kept
         indices = tf.math.top_k(tf.abs(total), max(1, int(size * self.ratio)), sorted=False).indices
         values = tf.gather(total, indices)
         kept.assign(tf.tensor_scatter_nd_update(total, indices[:, None], tf.zeros_like(values)))
+
         indices, values = gather(indices), gather(values)
         # Add rank by rank, for a fixed summation order: no index occurs twice within a rank.
         result = tf.add_n(

@@ -82,12 +82,14 @@ def differences(own: dict, name: str, process_set=global_process_set) -> list:
     short = hashlib.blake2b(repr(compared).encode(), digest_size=16).hexdigest()
     if len(set(allgather_object(short, name=name, process_set=process_set))) == 1:
         return []
+
     everybody = allgather_object(
         (basics.rank(), own), name=f"{name}, in detail", process_set=process_set
     )
     labels: dict = {}
     for _, theirs in everybody:
         labels = {key: label for key, (label, _) in theirs.items()} | labels
+
     lines = []
     for key, label in labels.items():
         held: dict = {}
@@ -138,6 +140,7 @@ def check_ranks_equal(
         raise RuntimeError("check_ranks_equal() reads values; call it outside of tf.function")
     if process_set.size() == 1:
         return
+
     own: dict = {}
     if isinstance(variables, dict):
         for label, value in variables.items():

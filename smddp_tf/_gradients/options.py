@@ -70,6 +70,7 @@ class ReduceOptions:
         object.__setattr__(self, "op", resolve_op(None, self.op))
         check_compressor(self.compression)
         self._check_factor()
+
         num_groups, groups = self.num_groups, self.groups
         if isinstance(groups, numbers.Number):
             groups, num_groups = None, whole_number("groups", groups, 0)
@@ -80,6 +81,7 @@ class ReduceOptions:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
         if self.num_groups and self.groups is not None:
             raise ValueError("give num_groups or groups, not both")
 

@@ -56,12 +56,14 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> li
         groups=groups,
         options=f"op={op} prescale={prescale} postscale={postscale}",
     )
+
     results = list(grads)
     if xla.inside_jit():
         return _reduce_in_jit(results, specs, options)
     number = options.process_set.process_set_id
     if order.matching() != order.IN_ORDER:
         return _reduce_by_name(results, specs, plan, options)
+
     run = plan_ops.plan_begin(plan, options.name, number)
     tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
@@ -140,16 +142,19 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     """
     if options.process_set.size() == 1:
         return list(grads)
+
     options = options.named(order.site_name(options.name))
     grads = [
         _densified(grad, source, options) if isinstance(grad, tf.IndexedSlices) else grad
         for grad, source in zip(grads, sources, strict=True)
     ]
+
     if bypasses_plan(options.op, options.compression):
         return [
             _reduce_alone(grad, source_name(source, i), _reference(source), options)
             for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
         ]
+
     packed, contexts = [], []
     for grad in grads:
         dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
@@ -158,9 +163,11 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         tensor, context = options.compression.compress(grad) if dense else (grad, None)
         packed.append(tensor)
         contexts.append(context)
+
     names = [source_name(source, i) for i, source in enumerate(sources)]
     specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
     reduced = reduce_dense(packed, specs, options, _group_indices(options, sources))
+
     for i, grad in enumerate(reduced):
         if isinstance(grad, tf.IndexedSlices):
             reduced[i] = allreduce_slices(

@@ -89,6 +89,7 @@ class _Distribution:
         grads = self._inner.gradient(target, sources, output_gradients, unconnected)
         if self._options.process_set.size() == 1:
             return grads
+
         flat_sources = tf.nest.flatten(sources)
         flat_grads = self._flatten(grads, flat_sources)
         reduced = self._reduce(flat_grads, flat_sources)
@@ -177,6 +178,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         name="DistributedGradientTape",
         process_set=process_set,
     )
+
     base = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
         hint = "; make one: tf.GradientTape()" if isinstance(gradtape, type) else ""
@@ -186,5 +188,6 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         raise ValueError(  # noqa: TRY004
             "this tape is distributed already; its gradients would be reduced twice"
         )
+
     distributed = type(base.__name__, (_Distribution, base), {})
     return distributed(gradtape, options, scale_local_gradients)

@@ -175,6 +175,7 @@ def _(node, upstream):
     tensor = node.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
+
     averaged = allreduce([upstream], Average, 1.0, 1.0, name, process_set)[0]
     begin = tf.reduce_sum(all_rows[: rank_in(process_set)])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]

@@ -112,6 +112,7 @@ def _typed_call(operands, fields, dtypes, shapes) -> list:
     gives = types(dtypes, shapes)
     names = [f"%a{i}" for i in range(len(operands))]
     results = [f"%r#{i}" for i in range(len(gives))]
+
     attributes = ", ".join(f"{key} = {_attribute(value)}" for key, value in fields.items())
     module = f"""module @smddp {{
   func.func public @main({", ".join(map("{}: {}".format, names, takes))}) -> ({", ".join(gives)}) {{
@@ -166,6 +167,7 @@ def call(
             f"collectives inside jit_compile=True are not available in TensorFlow "
             f"{tf.__version__} ({error}); compile with jit_compile=False",
         ) from error
+
     fields = {
         "kind": _KINDS[kind],
         "dtype": int(tensors[0].dtype.as_datatype_enum),
@@ -177,7 +179,9 @@ def call(
         "matching": int(order.matching()),
         "name": name,
     }
+
     shapes = [_static_shape(tensor) for tensor in tensors]
+
     order.keep()
     token = _read_token()
     *results, token = emit(

@@ -72,13 +72,17 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     with _init_lock:
         if basics.is_initialized():
             return
+
         ranks = [] if comm is None else ranks_of(comm)
         wanted = wanted_sets(process_sets)
+
+        # A rank that cannot start still connects, to report its problem to the others.
         *terms, problem = agreement.terms()
         told = [text.encode() for text in (*terms, problem or native.misplaced())]
         code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
         if code != 0:
             raise (ValueError if code == USAGE else InitError)(native.last_error())
+
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
         raise_for(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))

@@ -116,6 +116,7 @@ def make_plan(
     """
     dense = [i for i, spec in enumerate(specs) if spec.kind == "dense"]
     backward = dense[::-1]
+
     if num_groups > 0:
         buckets = _one_dtype_each(specs, _even_groups(backward, num_groups))
     elif groups is not None:
@@ -127,6 +128,7 @@ def make_plan(
         buckets.sort(key=lambda bucket: -max(bucket))
     else:
         buckets = _by_size(specs, backward, bucket_bytes, first_bucket_bytes)
+
     lines = [_line(spec) for spec in specs]
     digest = hashlib.sha256(repr((lines, buckets, options)).encode()).digest()
     return Plan(

@@ -115,10 +115,12 @@ def evaluate(
     data, has_data = _arguments(x, y, sample_weight), True
     if not sharded:
         data, has_data = _own(data, process_set)
+
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
         data = data[0]
     logs = model.evaluate(data, return_dict=True, **{"verbose": 0, **options})
+
     if process_set.size() > 1:
         if not has_data:
             model.reset_metrics()
@@ -175,6 +177,7 @@ def predict(
     outputs = model.predict(data, **{"verbose": 0, **options})
     if process_set.size() == 1:
         return outputs
+
     if not has_data:
         outputs = tf.nest.map_structure(lambda rows: rows[:0], outputs)
     parts = allgather_object(outputs, name="predictions", process_set=process_set)

@@ -93,6 +93,7 @@ def of_all_ranks(model, process_set=global_process_set) -> dict:
         )
         for rule, values in own.items()
     }
+
     try:
         _assign(states, reduced)
         after = _results(model)

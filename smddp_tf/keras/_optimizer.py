@@ -116,6 +116,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     refuse_unknown(unknown)
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
+
     check_process_set(process_set)
     passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
     target = _distribution.innermost(_check_is_object(optimizer))
@@ -124,6 +125,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "this optimizer is distributed already; its gradients would be reduced twice. Wrap it "
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
+
     options = ReduceOptions(
         op=op,
         compression=compression,
@@ -135,15 +137,18 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         process_set=process_set,
         bucket_bytes=bucket_bytes,
     )
+
     saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
     if saved is not None and passes == 1:
         passes, average_passes = saved[0], average_passes or saved[1]
+
     distribution = _distribution.Distribution(
         options,
         passes=passes,
         average_passes=average_passes,
         scale_local=scale_local_gradients,
     )
+
     _traced.forget(target)
     _hooks.attach(optimizer, distribution)
     return optimizer

@@ -63,6 +63,7 @@ def shard(
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} is no integer >= 0; give all ranks the same one")
     check_process_set(process_set)
+
     part = _shard_dataset.Part(process_set.size(), process_set.rank(), uneven)
     if isinstance(data, tf.data.Dataset):
         if not shuffle:
@@ -70,12 +71,14 @@ def shard(
         return _shard_dataset.divide_shuffled(data, part, int(seed), buffer_size)
     if isinstance(data, _shard_sequence.SEQUENCE):
         return _shard_sequence.ShardedSequence(data, part, shuffle, int(seed))
+
     if inspect.isgenerator(data) or inspect.isgeneratorfunction(data) or hasattr(data, "__next__"):
         raise TypeError(
             f"a {type(data).__name__} can be read only once and has no length, so it cannot be "
             "divided; give tf.data.Dataset.from_generator(function, output_signature=...) or a "
             "keras.utils.PyDataset"
         )
+
     if shuffle:
         nest, leaves = _leaves_of(data)
         count = _count_of(leaves)

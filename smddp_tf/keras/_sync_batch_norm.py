@@ -28,6 +28,7 @@ def _joined_moments(mean, variance, count, process_set):
         at[:, None] * own[None, :], op=Sum, name="batch statistics", process_set=process_set
     )
     means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
+
     weights = counts / tf.maximum(tf.reduce_sum(counts), 1.0)
     joined = tf.reduce_sum(weights * means, 0)
     spread = tf.reduce_sum(weights * (variances + tf.square(means - joined)), 0)
@@ -73,6 +74,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         check_process_set(self._process_set)
         if self._process_set.size() == 1:
             return mean, variance
+
         # Keras 3 passes the mask as the only positional argument after inputs.
         mask = kwargs.get("mask", None if _LEGACY else args[0])
         if mask is not None:

@@ -53,6 +53,7 @@ class _AccumulateAndAggregate(Hook):
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         variables = [variable for _, variable in pairs]
         grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
+
         if self.passes_done is None:
             self._create(grads)
         if len(grads) != len(self.sums):
@@ -60,6 +61,7 @@ class _AccumulateAndAggregate(Hook):
                 f"backward_passes_per_step={distribution.passes} needs gradients of the same "
                 f"variables in every pass; there were {len(self.sums)}, now {len(grads)}"
             )
+
         totals = [total.assign_add(grad) for total, grad in zip(self.sums, grads, strict=True)]
         done = self.passes_done.assign_add(1)
         self.is_update = tf.equal(done % distribution.passes, 0)
@@ -91,6 +93,7 @@ class _ApplyWhenDue(Hook):
         aggregated |= not kwargs.pop("experimental_aggregate_gradients", True)
         if not aggregated:
             pairs = self.aggregate(pairs)
+
         optimizer, variables = self.optimizer, [variable for _, variable in pairs]
         with tf.init_scope():
             # Slots cannot be created inside tf.cond.

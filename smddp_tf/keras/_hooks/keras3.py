@@ -81,6 +81,7 @@ def _hook_loss_scaling(kind: type) -> None:
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None or distribution.reduced:
             return apply(self, grads, trainable_variables)
+
         grads, inner = list(grads), self.inner_optimizer
         if not _accumulates(inner):
             variables = trainable_variables or inner._trainable_variables
@@ -94,6 +95,7 @@ def _hook_loss_scaling(kind: type) -> None:
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None or not _accumulates(self.inner_optimizer):
             return finite
+
         agreed = allreduce(
             tf.cast(finite, tf.int32),
             op=Min,

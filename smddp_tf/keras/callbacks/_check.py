@@ -165,6 +165,7 @@ class FirstUpdate:
         local = _state.local_weights(optimizers_of(self._model), weights)
         local = {id(variable) for variable in local}
         own = digests([w for w in weights if id(w) not in local], "variable")
+
         sets = {tuple(one.options.process_set.ranks) for one in self._distributions()}
         sets.discard(tuple(self._process_set.ranks))
         lines = differences(

@@ -109,6 +109,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
         super().on_train_begin(logs)
         if self.process_set.size() == 1:
             return
+
         root = self.process_set.ranks[0]
         self.model._initial_epoch = broadcast_object(
             getattr(self.model, "_initial_epoch", None),
@@ -116,6 +117,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
             name="epoch of the backup",
             process_set=self.process_set,
         )
+
         variables = list(self.model.weights)
         for optimizer in optimizers_of(self.model):
             variables += variables_of(optimizer)

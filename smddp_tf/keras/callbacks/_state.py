@@ -52,6 +52,7 @@ def _slots_of(optimizer, weight) -> list:
         count = len(optimizer._trainable_variables)
     if index is None:
         return []
+
     lists = [
         value
         for name, value in vars(optimizer).items()
@@ -106,6 +107,7 @@ def everything(model, excluded=(), also_statistics=False) -> dict:
     local = local_weights(optimizers, weights)
     left_out = {_identity(variable) for variable in (*local, *excluded)}
     compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
+
     found = digests(compared, "variable") | options(model)
     for i, optimizer in enumerate(optimizers):
         state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]
