@@ -1,6 +1,6 @@
 """Data-parallel training for TensorFlow: fused gradient AllReduce with Horovod's names.
 
-Names that need TensorFlow import it when they are first used.
+Importing this package does not import TensorFlow: names that need it are loaded on first use.
 """
 
 import importlib
@@ -70,7 +70,7 @@ _NEED_TENSORFLOW = {
     "SyncBatchNormalization": "keras._sync_batch_norm",
 }
 
-if TYPE_CHECKING:  # for editors; a test compares it with the list above
+if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW
     from smddp_tf._collectives.allgather import allgather, grouped_allgather
     from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
     from smddp_tf._collectives.alltoall import alltoall
@@ -146,7 +146,7 @@ __all__ = [
 
 
 def __getattr__(name: str):
-    """Imports what needs TensorFlow at its first use."""
+    """Loads names that need TensorFlow on first use."""
     if name not in _NEED_TENSORFLOW:
         raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"smddp_tf.{_NEED_TENSORFLOW[name]}"), name)
@@ -155,6 +155,6 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list:
-    # help() gets what is listed, which fails for names that need a TensorFlow that is not there.
+    # help() loads every listed name, so hide those that need TensorFlow if it is not installed.
     without = set() if importlib.util.find_spec("tensorflow") else set(_NEED_TENSORFLOW)
     return sorted(set(__all__) - without)

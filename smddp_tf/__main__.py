@@ -9,12 +9,12 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import native
 from smddp_tf.errors import LibraryError
 
-# Of library.handover().
+# Texts for the values of library.handover().
 _COMPLETE = ("not decided yet", "a callback that is kept", "a copied callback", "blocking")
 
 
 def _tensorflow_lines() -> list:
-    """The version of TensorFlow, and what of it was chosen at run time."""
+    """TensorFlow's version, and the interfaces chosen at run time."""
     try:
         tf = tensorflow()
         library.check_async_ops()
@@ -47,7 +47,7 @@ def _lines() -> list:
 
 
 def main() -> None:
-    """Prints it; there is no other command."""
+    """Runs the command line; --version is the only option."""
     parser = argparse.ArgumentParser(prog="python -m smddp_tf", description=__doc__)
     parser.add_argument("--version", action="store_true", required=True)
     parser.parse_args()

@@ -1,4 +1,4 @@
-"""Names for annotations. Tools read them; nothing here imports TensorFlow when it runs."""
+"""Type aliases for type checkers; TensorFlow is not imported at run time."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     Tensor: TypeAlias = tf.Tensor
     TensorLike: TypeAlias = tf.Tensor | tf.Variable | tf.IndexedSlices | np.ndarray | float | bool
     GradientTape: TypeAlias = tf.GradientTape
-    # Of TensorFlow or of Keras.
+    # A TensorFlow or a Keras variable.
     Variable: TypeAlias = Any
-    # A class, or an object, with compress() and decompress(), or with reduce().
+    # A class or object with compress() and decompress(), or with reduce().
     Compressor: TypeAlias = type[NoneCompressor] | Any
 else:
     Tensor = TensorLike = GradientTape = Variable = Compressor = Any

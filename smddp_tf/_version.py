@@ -1,3 +1,3 @@
-"""The version, equal to that of the native library."""
+"""The version; the native library must have the same one."""
 
 __version__ = "0.1.0"

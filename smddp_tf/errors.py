@@ -1,29 +1,29 @@
-"""Exceptions that the library raises from Python.
+"""Exceptions raised by the library's Python code.
 
-Failures inside a collective reach the script as TensorFlow's own classes:
-``FailedPreconditionError`` (the ranks disagree; the job can go on), ``UnknownError`` (a peer died),
-``DeadlineExceededError`` (a wait passed SMDDP_TIMEOUT_SECONDS), ``InvalidArgumentError``.
+Failures inside a collective are raised as TensorFlow's own exceptions:
+``FailedPreconditionError`` (the ranks disagree; the job can continue), ``UnknownError`` (a peer
+died), ``DeadlineExceededError`` (a wait exceeded SMDDP_TIMEOUT_SECONDS), ``InvalidArgumentError``.
 """
 
 
 class NotInitializedError(ValueError):
-    """A function that needs the job was called before ``init()``."""
+    """A function that needs an initialized job was called before ``init()``."""
 
     def __init__(self) -> None:
         super().__init__("smddp_tf has not been initialized; call smddp_tf.init() first.")
 
 
 class LibraryError(ImportError):
-    """A native library is missing, does not load, or is of another version."""
+    """A native library is missing, fails to load, or has a different version."""
 
 
 class JobError(RuntimeError):
-    """A rank died or did not come while process sets were changed; the message says who."""
+    """A rank died or timed out while process sets were being changed; the message names it."""
 
 
 class InitError(RuntimeError):
-    """``init()`` could not connect the ranks; the message says why and what to do."""
+    """``init()`` could not connect the ranks; the message gives the cause and the remedy."""
 
 
 class RanksDifferError(RuntimeError):
-    """The ranks hold different weights or options; the message names them. On all ranks."""
+    """The ranks hold different weights or options; the message names them. Raised on all ranks."""

@@ -1,7 +1,7 @@
-"""Joins the ranks' traces: ``python -m smddp_tf.timeline trace.rank*.json``.
+"""Analyzes the ranks' traces: ``python -m smddp_tf.timeline trace.rank*.json``.
 
-Says who waited for whom, and writes one trace on one clock and a plot of a step. Needs no
-TensorFlow; the plot needs matplotlib.
+Prints who waited for whom; can also write a merged trace on a common clock, and plot a step. Does
+not need TensorFlow; plots need matplotlib.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 
 
 def read(path) -> list:
-    """The events of a file, which may end anywhere: a rank that was killed leaves no end."""
+    """Reads the events of a file, which may be truncated anywhere if the rank was killed."""
     text = pathlib.Path(path).read_text().rstrip().removesuffix("]").rstrip()
     while text:
         try:
@@ -24,7 +24,7 @@ def read(path) -> list:
 
 
 def collectives(events: list) -> dict:
-    """(track, sequence) -> the event of each collective, and in it "waited", its time for peers."""
+    """Maps (track, sequence) to each collective's event, with its time waiting for peers added."""
     waited = {
         (event["tid"], event["ts"]): event["dur"]
         for event in events
@@ -41,7 +41,10 @@ def collectives(events: list) -> dict:
 
 
 def clock_offsets(by_rank: dict) -> dict:
-    """Microseconds to add to each rank's times: all ranks end a collective at nearly one time."""
+    """Microseconds to add to each rank's times to put them on the first rank's clock.
+
+    Estimated from the ends of collectives, which are nearly simultaneous on all ranks.
+    """
     first = min(by_rank)
     offsets = {}
     for rank, own in by_rank.items():
@@ -56,20 +59,21 @@ def _end(event) -> float:
 
 
 def waits(by_rank: dict, offsets: dict) -> list:
-    """(microseconds waited by all others, the rank waited for, title, sequence), longest first.
+    """Finds who was waited for in each collective: the last rank to be ready for it.
 
-    The last rank to be ready for a collective is the one that the others waited for.
+    Returns (microseconds waited by all others, rank waited for, title, sequence), longest first.
     """
     found = []
     for key in set().union(*by_rank.values()):
-        # Only some ranks have the collectives of a process set.
+        # A process set's collectives appear in its ranks' traces only.
         ready = {
             rank: own[key]["args"]["ready"] + offsets[rank]
             for rank, own in by_rank.items()
             if key in own
         }
-        # Who queued behind its own earlier collectives was not waited for before its turn.
+        # A rank's collectives queue behind its earlier ones, so it counts as ready once it begins.
         ready = {r: max(t, by_rank[r][key]["ts"] + offsets[r]) for r, t in ready.items()}
+
         last = max(ready, key=ready.get)
         total = sum(ready[last] - time for time in ready.values())
         found.append((total, last, by_rank[last][key]["name"], key[1]))
@@ -77,7 +81,7 @@ def waits(by_rank: dict, offsets: dict) -> list:
 
 
 def report(by_rank: dict, offsets: dict) -> list:
-    """The lines that are printed."""
+    """The lines of the printed report."""
     found = waits(by_rank, offsets)
     lines = [f"{len(found)} collectives of {len(by_rank)} ranks", "", "waited for:"]
     for rank in sorted(by_rank):
@@ -87,6 +91,7 @@ def report(by_rank: dict, offsets: dict) -> list:
             f"{sum(own) / 1e3:.3f} ms for it in all; its clock was {abs(offsets[rank]):.0f} us "
             f"{'behind' if offsets[rank] > 0 else 'ahead'}"
         )
+
     lines += ["", "longest waits:"]
     for total, last, title, sequence in found[:10]:
         lines.append(f"  {total / 1e3:.3f} ms for rank {last} in {title} (#{sequence})")
@@ -94,7 +99,7 @@ def report(by_rank: dict, offsets: dict) -> list:
 
 
 def merged(events_by_rank: dict, offsets: dict) -> list:
-    """All events, on the first rank's clock."""
+    """The events of all ranks, on the first rank's clock."""
     joined = []
     for rank, events in events_by_rank.items():
         for event in events:
@@ -108,10 +113,10 @@ def merged(events_by_rank: dict, offsets: dict) -> list:
 
 
 def steps(by_rank: dict, offsets: dict) -> dict:
-    """The gradient buckets of each step, on all ranks, by rank and bucket, in microseconds.
+    """The gradient buckets of each step on all ranks: step -> rows sorted by rank and bucket.
 
-    Each is a dict: rank, bucket, and the times "ready" (its gradients exist), "began", "met" (all
-    ranks are there) and "done", on the first rank's clock.
+    A row is a dict of rank, bucket and times in microseconds on the first rank's clock: "ready"
+    (its gradients exist), "began", "met" (all ranks have arrived) and "done".
     """
     found: dict = {}
     for rank, own in by_rank.items():
@@ -136,12 +141,12 @@ def steps(by_rank: dict, offsets: dict) -> dict:
 
 
 def hidden_share(rows: list) -> float:
-    """The part of a step's reductions, from 0 to 1, that ran while gradients were still computed.
+    """The fraction of a step's reduction time that overlapped the backward pass, from 0 to 1.
 
     Args:
-      rows: of steps(). Buckets of a rank run one after another.
+      rows: a step's rows from steps(). A rank's buckets run one after another.
     """
-    computed: dict = {}  # by rank: when its last gradient was
+    computed: dict = {}  # rank -> when its last gradient was computed
     for row in rows:
         computed[row["rank"]] = max(row["ready"], computed.get(row["rank"], row["ready"]))
     total = sum(row["done"] - row["began"] for row in rows)
@@ -149,7 +154,7 @@ def hidden_share(rows: list) -> float:
     return hidden / total if total else 1.0
 
 
-# Of Okabe and Ito's palette, which colour-blind readers can tell apart.
+# From the colour-blind safe palette of Okabe and Ito.
 _COLOURS = {
     "backward pass, from the first gradient": "#009e73",
     "ready, behind an earlier bucket": "#c8c8c8",
@@ -159,7 +164,7 @@ _COLOURS = {
 
 
 def _bars(rows: list) -> list:
-    """(label, [(colour, from, to)]) from the top: each rank's backward pass, then its buckets."""
+    """The bars from top to bottom, as (label, [(colour, begin, end)])."""
     backward, queued, waiting, moving = _COLOURS.values()
     bars: list = []
     for rank in sorted({row["rank"] for row in rows}):
@@ -177,16 +182,16 @@ def _bars(rows: list) -> list:
 
 
 def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
-    """Draws a step: each rank's backward pass, and what its gradient buckets waited for.
+    """Plots a step: each rank's backward pass, and the phases of its gradient buckets.
 
     Args:
-      by_rank: rank -> collectives().
-      offsets: of clock_offsets().
-      step: which; None: one in the middle.
-      path: of the picture.
+      by_rank: rank -> result of collectives().
+      offsets: result of clock_offsets().
+      step: the step's number; None: the middle one.
+      path: the image file to write.
 
     Raises:
-      ValueError: there is no such step.
+      ValueError: the traces do not contain the step, or no gradient buckets at all.
     """
     import matplotlib
 
@@ -199,14 +204,17 @@ def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
     step = list(found)[len(found) // 2] if step is None else step
     if step not in found:
         raise ValueError(f"there is no step {step}; there are {min(found)} to {max(found)}")
+
     rows = found[step]
     start = min(row["ready"] for row in rows)
     total = max(row["done"] for row in rows) - start
+
     bars = _bars(rows)
     figure, axes = pyplot.subplots(figsize=(9, 1.8 + 0.32 * len(bars)), layout="constrained")
     for y, (_, spans) in enumerate(bars):
         for colour, begin, end in spans:
             axes.barh(y, (end - begin) / 1e3, left=(begin - start) / 1e3, color=colour)
+
     axes.set_yticks(range(len(bars)), [label for label, _ in bars])
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
@@ -216,6 +224,7 @@ def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
         f"step {step}: {total / 1e3:.2f} ms from the first gradient to the last result, "
         f"{hidden_share(rows):.0%} of the reductions hidden"
     )
+
     handles = [patches.Patch(color=colour, label=text) for text, colour in _COLOURS.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     figure.savefig(path, dpi=120)
@@ -223,7 +232,7 @@ def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
 
 
 def main() -> int:
-    """The command."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m smddp_tf.timeline", description="Joins the traces of all ranks."
     )
@@ -232,6 +241,7 @@ def main() -> int:
     parser.add_argument("--plot", help="draw the buckets of a step here (.png)")
     parser.add_argument("--step", type=int, help="which; default: one in the middle")
     args = parser.parse_args()
+
     events_by_rank = {}
     try:
         for path in args.files:

@@ -1,4 +1,4 @@
-"""Allgather: the ranks' tensors, joined along their first dimension."""
+"""Allgather: concatenates the ranks' tensors along the first dimension."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ):
-    """Joins the ranks' tensors along their first dimension, in rank order.
+    """Concatenates the ranks' tensors along the first dimension, in rank order.
 
     Args:
-      tensor: any shape; all dimensions but the first are equal on all ranks. A scalar counts as
-        one row. bool, int16 and uint16 are taken besides allreduce's dtypes.
-      name: for messages; must be the same on all ranks.
-      ignore_name_scope: accepted for old scripts.
-      process_set: the ranks that take part; this rank must be one of them.
+      tensor: of any shape; all dimensions except the first must be equal on all ranks. A scalar
+        counts as one row. Supports allreduce's dtypes and bool, int16 and uint16.
+      name: identifies the operation in messages; must be the same on all ranks.
+      ignore_name_scope: ignored, accepted for compatibility.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
-      A tensor whose first dimension is the sum of the ranks'.
+      A tensor whose first dimension is the sum of the ranks' first dimensions.
 
     Raises:
-      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+      TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
     check_process_set(process_set)
@@ -49,7 +49,7 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ):
-    """Joins each tensor of a list along its first dimension; see allgather().
+    """Concatenates each tensor of a list along its first dimension; see allgather().
 
     Returns:
       A list of tensors, in the order of the input.

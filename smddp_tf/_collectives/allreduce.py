@@ -1,4 +1,4 @@
-"""Allreduce: a tensor, or a list of them together."""
+"""Allreduce of one tensor, or of a list of tensors as one operation per dtype."""
 
 from __future__ import annotations
 
@@ -36,38 +36,41 @@ def allreduce(
     Args:
       tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
         float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
-        rows may differ. (Inside jit_compile=True the result has all ranks' rows, of which each
-        must have as many, or every row of the table where that is smaller.)
-      average: old name: True is op=Average, False is op=Sum.
-      device_dense: accepted for old scripts; the collective runs on the CPU.
-      device_sparse: as device_dense.
+        rows may differ. (Inside jit_compile=True all ranks must have the same number of rows; the
+        result holds the rows of all ranks, or every row of the table where that is smaller.)
+      average: Horovod's old name for op: True is op=Average, False is op=Sum.
+      device_dense: ignored, accepted for compatibility; the collective runs on the CPU.
+      device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
         float32; averages of integers are truncated towards zero.
       prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
-      postscale_factor: multiplies the result, likewise.
-      name: for messages; must be the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
-      ignore_name_scope: accepted for old scripts.
+      postscale_factor: multiplies the result, in the same way.
+      name: identifies the operation in messages; must be the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
+      ignore_name_scope: ignored, accepted for compatibility.
 
     Returns:
       A tensor of the input's shape and dtype, bitwise the same on every rank.
 
     Raises:
-      ValueError: before init(), arguments contradict each other, or this rank is not in the set.
-      TypeError: a dtype that cannot be reduced.
-      tf.errors.FailedPreconditionError: the ranks do not agree.
+      ValueError: init() was not called, arguments contradict each other, or this rank is not in
+        the set.
+      TypeError: the dtype cannot be reduced.
+      tf.errors.FailedPreconditionError: the ranks' operations do not match.
       tf.errors.UnknownError: a rank died.
-      tf.errors.DeadlineExceededError: a rank did not come in SMDDP_TIMEOUT_SECONDS.
+      tf.errors.DeadlineExceededError: a rank did not arrive within SMDDP_TIMEOUT_SECONDS.
     """
     del device_dense, device_sparse, ignore_name_scope
     check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("allreduce")
+
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         return allreduce_slices(tensor, op, name, process_set)
+
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if bypasses_plan(op, compression):
@@ -75,6 +78,7 @@ def allreduce(
         if process_set.size() > 1:
             result = gather_and_combine(result, op, compression, name, given_name, process_set)
         return scaled(result, factor(postscale_factor))
+
     packed, context = compression.compress(tensor)
     scales = factor(prescale_factor), factor(postscale_factor)
     result = reduce_dense([packed], op, *scales, name, process_set)[0]
@@ -94,10 +98,10 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ):
-    """Reduces a list of tensors together: one op for each dtype among them.
+    """Reduces a list of tensors together, with one op per dtype.
 
-    Args and errors are those of allreduce(); tensors is a list (or tuple) and may be empty, and
-    tf.IndexedSlices may be among them.
+    Arguments and errors are the same as allreduce()'s. tensors is a list or tuple; it may be empty
+    and may contain tf.IndexedSlices.
 
     Returns:
       A list of tensors, in the order of the input.
@@ -106,6 +110,7 @@ def grouped_allreduce(
     check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("grouped_allreduce")
+
     tensors = list(tensors)
     if bypasses_plan(op, compression):
         return [
@@ -120,17 +125,20 @@ def grouped_allreduce(
             )
             for i, tensor in enumerate(tensors)
         ]
+
     results: list = [None] * len(tensors)
     dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
     for i in sorted(set(range(len(tensors))) - set(dense)):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", process_set)
+
     packed = []
     for i in dense:
         tensor = tf.convert_to_tensor(tensors[i])
         check_dtype(tensor, REDUCIBLE, "allreduce")
         packed.append(compression.compress(tensor))
+
     reduced = reduce_dense(
         [tensor for tensor, _ in packed],
         op,

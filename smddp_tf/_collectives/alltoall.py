@@ -1,4 +1,4 @@
-"""Alltoall: each rank has rows for every other."""
+"""Alltoall: every rank sends some of its rows to every other rank."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def alltoall(
     """Sends rows of a tensor to every rank, and receives rows from every rank.
 
     Args:
-      tensor: of at least one dimension; all but the first are equal on all ranks. dtypes as
-        allgather().
-      splits: how many rows go to each rank, in rank order: a list or 1-D tensor of integers with
-        one for each rank of the set, which sum to the first dimension. None: as many to each.
-      name: for messages; must be the same on all ranks.
-      ignore_name_scope: accepted for old scripts.
+      tensor: of at least one dimension; all dimensions except the first must be equal on all
+        ranks. Supports the same dtypes as allgather().
+      splits: the number of rows for each rank, in rank order: a list or 1-D tensor of integers,
+        one per rank of the set, whose sum is the first dimension. None: the same number for each.
+      name: identifies the operation in messages; must be the same on all ranks.
+      ignore_name_scope: ignored, accepted for compatibility.
       process_set: the ranks that take part.
 
     Returns:
-      The received rows, in the order of the ranks they are from; with splits a pair, of these and
-      of how many came from each rank (int32).
+      The received rows, ordered by sending rank. With splits, a pair: the rows, and the number
+      received from each rank (int32).
 
     Raises:
-      ValueError: before init(), this rank is not in the set, or what is wrong is known already
-        from static shapes.
-      TypeError: a dtype that cannot be sent, or splits that are no integers.
-      tf.errors.InvalidArgumentError: on all ranks, if one of them has splits that do not fit.
-      tf.errors.FailedPreconditionError and others: as allreduce().
+      ValueError: init() was not called, this rank is not in the set, or static shapes already show
+        that the arguments are invalid.
+      TypeError: the dtype cannot be sent, or splits are not integers.
+      tf.errors.InvalidArgumentError: some rank's splits do not fit its tensor; raised on all ranks.
+      tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
     set_id = check_process_set(process_set)
@@ -48,12 +48,15 @@ def alltoall(
     splits = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)
     if splits.shape.rank not in (1, None):
         raise ValueError(f"splits have shape {splits.shape}; they must have one dimension")
-    # Their values are checked by all ranks together, since a rank that raised alone would leave the
-    # others waiting. An empty list is told as one that is too long, for none means even splits.
+
+    # Values are checked inside the collective: a rank that raised alone would leave the others
+    # waiting. The op takes an empty list as "even splits", so turn the caller's empty list into one
+    # that is too long, which every rank then rejects.
     if given and splits.shape.num_elements() == 0:
         splits = tf.zeros([process_set.size() + 1], tf.int32)
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
+
     name = name or order.site_name("alltoall")
     output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, set_id)
     return (output, received) if given else output

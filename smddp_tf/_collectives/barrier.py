@@ -1,4 +1,4 @@
-"""Barrier: all ranks wait for each other."""
+"""Barrier: blocks until all ranks have arrived."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None):
-    """Returns when every rank of the set has called it."""
+    """Blocks until every rank of the process set has called it."""
     number = check_process_set(process_set)
     if process_set.size() == 1:
         return None

@@ -1,4 +1,4 @@
-"""Broadcast: the root's tensor on every rank."""
+"""Broadcast: copies the root's tensor to every rank."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ):
-    """Gives every rank the root's tensor.
+    """Copies the root's tensor to every rank.
 
     Args:
-      tensor: of the same shape and dtype on all ranks; dtypes as allgather().
-      root_rank: the rank whose value all get: its number in the job, not in the set.
-      name: for messages; must be the same on all ranks.
-      ignore_name_scope: accepted for old scripts.
-      process_set: the ranks that take part; this rank must be one of them.
+      tensor: of the same shape and dtype on all ranks; supports the same dtypes as allgather().
+      root_rank: the rank to broadcast from, as numbered in the job, not in the set.
+      name: identifies the operation in messages; must be the same on all ranks.
+      ignore_name_scope: ignored, accepted for compatibility.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
       A tensor of the input's shape and dtype.
 
     Raises:
       ValueError: root_rank is not in the set.
-      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+      TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
     check_process_set(process_set)

@@ -1,4 +1,4 @@
-"""What collectives accept, checked before anything is sent."""
+"""Argument checks of the collectives, made before any communication."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOVABLE = (*REDUCIBLE, "bool", "int16", "uint16")
 
 
 def resolve_op(average, op) -> ReduceOp:
-    """Horovod's rule for its old `average` and its new `op` argument.
+    """Resolves Horovod's old `average` and new `op` argument to a ReduceOp.
 
     Raises:
-      ValueError: both are given, or op is unknown or not supported.
+      ValueError: both are given, or op is unknown.
     """
     if average is not None and op is not None:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
@@ -30,7 +30,7 @@ def resolve_op(average, op) -> ReduceOp:
 
 
 def check_dtype(tensor, accepted, what: str) -> None:
-    """Refuses a dtype before anything is sent.
+    """Rejects an unsupported dtype.
 
     Raises:
       TypeError: the tensor's dtype is not among the accepted ones.
@@ -43,10 +43,10 @@ def check_dtype(tensor, accepted, what: str) -> None:
 
 
 def check_root(root_rank: int, process_set=global_process_set) -> int:
-    """Refuses a root (a rank of the job) that is not in the process set.
+    """Rejects a root, numbered in the job, that is not in the process set.
 
     Raises:
-      ValueError: it is not.
+      ValueError: root_rank is out of range or not in the set.
     """
     if not 0 <= int(root_rank) < basics.size():
         last = basics.size() - 1

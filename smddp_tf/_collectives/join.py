@@ -1,4 +1,4 @@
-"""Join: a rank that ran out of data serves the others' collectives."""
+"""Join: lets a rank that ran out of data take part in the others' collectives."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from smddp_tf._job import basics
 
 
 def join():
-    """Waits until all ranks have called it, and serves the others' collectives meanwhile.
+    """Blocks until all ranks have called it; meanwhile takes part in the others' collectives.
 
-    For ranks that ran out of data: they take part in allreduces and gradient reductions with zeros
-    (an average still divides by all ranks) and in barriers; inside one node also in broadcasts from
-    other ranks, and in allgathers with no rows (not inside jit_compile=True, where all ranks have
-    as many). Collectives for which that would not do (Min, Max, Product, alltoall, reducescatter,
-    a broadcast from this rank) fail on all ranks with FailedPreconditionError.
+    For ranks that ran out of data. A joined rank contributes zeros to allreduces and gradient
+    reductions (an average still divides by all ranks) and takes part in barriers. Within one node
+    it also takes part in broadcasts from other ranks, and in allgathers, with no rows (except
+    inside jit_compile=True, where all ranks must have the same number). Collectives that cannot be
+    served like this (Min, Max, Product, alltoall, reducescatter, a broadcast from this rank) fail
+    on all ranks with FailedPreconditionError.
 
-    A rank that waits here makes no updates, so afterwards its variables are behind: broadcast them
-    from the rank that is returned.
+    A joined rank applies no updates, so its variables are stale afterwards: broadcast them from
+    the returned rank.
 
     Returns:
-      The rank that was the last to call it (between nodes by their clocks), the same on all ranks:
-      an int32 scalar.
+      The last rank to call join() (between nodes, by their clocks): an int32 scalar, the same on
+      all ranks.
 
     Raises:
-      ValueError: before init().
-      tf.errors.UnknownError: a rank ended without having called it.
+      ValueError: init() was not called.
+      tf.errors.UnknownError: a rank exited without calling it.
     """
     basics.size()
     return ops.join()

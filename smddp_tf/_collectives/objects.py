@@ -1,4 +1,4 @@
-"""Python objects from one rank to all, or from all to all."""
+"""Broadcast and allgather of Python objects."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ tf = tensorflow()
 
 
 def _pickled(obj) -> tuple:
-    """(bytes, True), or the reason why obj cannot be pickled and False.
+    """Returns (pickle, True), or (the reason why obj cannot be pickled, False).
 
-    cloudpickle, where it is installed, takes what pickle does not: lambdas, local classes. It is
-    not asked first, because it would send classes of the script as copies of themselves.
+    Falls back to cloudpickle, if installed, for lambdas and local classes. cloudpickle is not the
+    first choice because it serializes the script's own classes by value, so receivers would get
+    copies of them.
     """
     try:
         return pickle.dumps(obj), True
@@ -37,7 +38,7 @@ def _pickled(obj) -> tuple:
 
 
 def _refuse_unpickled(reasons: dict) -> None:
-    """Raises, on all ranks, for the ranks whose object could not be pickled."""
+    """Raises on all ranks if any rank's object could not be pickled."""
     if reasons:
         text = "; ".join(f"rank {rank}: {reason.decode()}" for rank, reason in reasons.items())
         raise pickle.PicklingError(f"an object cannot be pickled, so no rank gets it: {text}")
@@ -50,21 +51,21 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ):
-    """Gives every rank the root's Python object.
+    """Sends the root's Python object to every rank.
 
     Args:
-      obj: anything that pickle takes, or cloudpickle if that is installed; only the root's is
-        looked at.
-      root_rank: the rank whose object all get: its number in the job, not in the set.
-      session: accepted for old scripts.
-      name: for messages; must be the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
+      obj: any object that pickle (or cloudpickle, if installed) accepts; ignored on ranks other
+        than the root.
+      root_rank: the rank to broadcast from, as numbered in the job, not in the set.
+      session: ignored, accepted for compatibility.
+      name: identifies the operation in messages; must be the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
       The root's object (on the root, obj itself).
 
     Raises:
-      pickle.PicklingError: the root's object cannot be pickled; on all ranks.
+      pickle.PicklingError: the root's object cannot be pickled; raised on all ranks.
     """
     del session
     check_process_set(process_set)
@@ -72,12 +73,15 @@ def broadcast_object(
     if process_set.size() == 1:
         return obj
     name = name or order.site_name("broadcast_object")
+
     is_root = basics.rank() == root_rank
     own, fine = _pickled(obj) if is_root else (b"", True)
-    size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: the reason's
+    size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: an error text
     length = int(broadcast(size, root_rank, name + ".size", process_set=process_set))
+
     data = tf.io.decode_raw(own, tf.uint8) if is_root else tf.zeros([abs(length)], tf.uint8)
     received = broadcast(data, root_rank, name, process_set=process_set)
+
     if length < 0:
         _refuse_unpickled({root_rank: received.numpy().tobytes()})
     return obj if is_root else pickle.loads(received.numpy().tobytes())
@@ -89,7 +93,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ):
-    """Returns a function of one argument: broadcast_object with these arguments."""
+    """Returns a function of one object that calls broadcast_object with these arguments."""
 
     def call(obj):
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -103,25 +107,28 @@ def allgather_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ):
-    """Returns the list of the set's objects, in rank order.
+    """Returns the list of the ranks' objects, in rank order.
 
-    Each must be what pickle takes, or cloudpickle if that is installed.
+    Objects must be accepted by pickle, or by cloudpickle if it is installed.
 
     Raises:
-      pickle.PicklingError: a rank's object cannot be pickled; on all ranks.
+      pickle.PicklingError: some rank's object cannot be pickled; raised on all ranks.
     """
     del session
     check_process_set(process_set)
     if process_set.size() == 1:
         return [obj]
     name = name or order.site_name("allgather_object")
+
     own, fine = _pickled(obj)
-    size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: the reason's
+    size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: an error text
     sizes = allgather(size, name + ".sizes", process_set=process_set)
+
     own = tf.io.decode_raw(own, tf.uint8)
     data = allgather(own, name, process_set=process_set).numpy().tobytes()
+
     parts, reasons, at = [], {}, 0
-    # Not strict: a rank that waits in join() has no object.
+    # Not strict: a joined rank contributes no object.
     for rank, size in zip(process_set.ranks, sizes.numpy(), strict=False):
         parts.append(data[at : at + abs(size)])
         at += abs(int(size))

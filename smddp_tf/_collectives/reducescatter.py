@@ -1,4 +1,4 @@
-"""Reducescatter: each rank gets some rows of the reduced tensor."""
+"""Reducescatter: each rank receives some rows of the reduced tensor."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
     name: str | None = None,
 ):
-    """Reduces a list of tensors together: one op for each dtype among them.
+    """Reduces a list of tensors together, with one op per dtype.
 
-    Args and errors are those of reducescatter(); tensors is a list (or tuple) and may be empty.
+    Arguments and errors are the same as reducescatter()'s; tensors is a list or tuple and may be
+    empty.
 
     Returns:
       A list of tensors, in the order of the input.
@@ -44,9 +45,11 @@ def grouped_reducescatter(
             "reducescatter takes op=Average, Sum, Min, Max or Product, and "
             "Compression.none, .fp16 or .bf16"
         )
+
     name = name or order.site_name("grouped_reducescatter")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     packed = [compression.compress(tensor) for tensor in tensors]
+
     by_dtype: dict = {}
     for i, (tensor, _) in enumerate(packed):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
@@ -92,26 +95,28 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ):
-    """Reduces a tensor over all ranks; every rank gets some of the result's rows.
+    """Reduces a tensor over all ranks; each rank receives some rows of the result.
 
     Args:
-      tensor: of at least one dimension, of the same shape on all ranks; dtypes as allreduce().
-      device_dense: accepted for old scripts; the collective runs on the CPU.
-      compression: as allreduce().
+      tensor: of at least one dimension and of the same shape on all ranks; supports the same
+        dtypes as allreduce().
+      device_dense: ignored, accepted for compatibility; the collective runs on the CPU.
+      compression: Compression.none, .fp16 or .bf16.
       op: Average (the default), Sum, Min, Max or Product.
-      name: for messages; must be the same on all ranks.
+      name: identifies the operation in messages; must be the same on all ranks.
       process_set: the ranks that take part.
-      ignore_name_scope: accepted for old scripts.
-      prescale_factor: multiplies the input, with Average and Sum.
+      ignore_name_scope: ignored, accepted for compatibility.
+      prescale_factor: multiplies the input.
       postscale_factor: multiplies the result.
 
     Returns:
-      This rank's rows: first dimension // size of them, and one more on the first
+      This rank's rows: (first dimension // size) of them, plus one on the first
       (first dimension % size) ranks.
 
     Raises:
-      ValueError: before init(), a scalar, or this rank is not in the set.
-      TypeError, tf.errors.FailedPreconditionError and others: as allreduce().
+      ValueError: init() was not called, the tensor is a scalar, op or compression is not
+        supported, or this rank is not in the set.
+      TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
     return grouped_reducescatter(

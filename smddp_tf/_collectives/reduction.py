@@ -1,4 +1,4 @@
-"""How tensors of several dtypes, Adasum and gathering compressors become operations."""
+"""Maps reductions to ops: one op per dtype, and gathers for Adasum and non-summable compressors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ tf = tensorflow()
 
 
 def _gatherer(name: str, process_set):
-    """A function that stacks a tensor of all ranks of the set along a new first dimension."""
+    """Returns a function that stacks all ranks' tensors along a new first dimension."""
     calls = iter(range(1 << 30))
 
     def gather(tensor):
@@ -27,11 +27,11 @@ def _gatherer(name: str, process_set):
 
 
 def gather_and_combine(tensor, op: int, compression, name: str, key, process_set):
-    """Reduces one tensor with Adasum, or with a compressor that does the whole reduction.
+    """Reduces one tensor with Adasum, or with a compressor that has reduce().
 
     Raises:
-      ValueError: that compressor was given with another op than Average and Sum, or a tensor whose
-        shape is not known.
+      ValueError: such a compressor is combined with an op other than Average and Sum, or with a
+        tensor whose static shape is unknown.
       TypeError: Adasum of integers.
     """
     gather = _gatherer(name, process_set)
@@ -59,7 +59,7 @@ def gather_and_combine(tensor, op: int, compression, name: str, key, process_set
 
 
 def bypasses_plan(op: int, compression) -> bool:
-    """Whether gather_and_combine() is for this. ValueError: compression is no compressor."""
+    """Whether gather_and_combine() handles it. Raises what check_compressor() raises."""
     check_compressor(compression)
     return op == Adasum or hasattr(compression, "reduce")
 
@@ -67,7 +67,7 @@ def bypasses_plan(op: int, compression) -> bool:
 def reduce_dense(
     tensors: list, op: int, prescale: float, postscale: float, name: str, process_set
 ) -> list:
-    """Reduces tensors of any dtypes, one op for each dtype."""
+    """Reduces tensors of any dtypes, with one op per dtype."""
     if process_set.size() == 1:
         return [scaled(scaled(tensor, prescale), postscale) for tensor in tensors]
 

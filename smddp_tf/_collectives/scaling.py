@@ -1,4 +1,4 @@
-"""Scaling before and after a reduction, where the engine does not do it while it reduces."""
+"""Pre- and postscaling that the engine does not fuse into the reduction."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ tf = tensorflow()
 
 
 def factor(value) -> float:
-    """A scale in the precision that it has as an attribute of an op, in Horovod's ops too."""
+    """A scale factor, rounded to float32: the precision of the op's attribute, as in Horovod."""
     return float(np.float32(value))
 
 
 def scaled(tensor, factor: float):
-    """The tensor times a number; integers are multiplied as doubles and truncated, one by one."""
+    """The tensor times a number; integers are multiplied as float64 and truncated."""
     if factor == 1.0:
         return tensor
     if tensor.dtype.is_integer:
@@ -23,18 +23,18 @@ def scaled(tensor, factor: float):
 
 
 def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float, ranks: int):
-    """Reduces tensors of one dtype whose scaling the engine does not do while it reduces.
+    """Reduces tensors of one dtype, scaling separately where the engine cannot fuse it.
 
-    That is so for integers, which Horovod scales and truncates on each rank before the sum and
-    after it, and for a prescaled minimum, maximum or product.
+    Integers are scaled and truncated on each rank before and after the sum, as Horovod does. A
+    prescaled minimum, maximum or product is scaled before the reduction.
 
     Args:
       reduce: reduce(tensors, op, prescale, postscale) returns the reduced tensors.
-      tensors: of one dtype.
-      op: the operation.
+      tensors: the inputs, all of one dtype.
+      op: the reduce operation.
       prescale: multiplies the inputs.
       postscale: multiplies the results.
-      ranks: how many ranks an average divides by.
+      ranks: the number of ranks, the divisor of an average.
     """
     if tensors[0].dtype.is_integer and (prescale, postscale) != (1.0, 1.0):
         tensors = [scaled(tensor, prescale) for tensor in tensors]

@@ -1,4 +1,4 @@
-"""Allreduce of tf.IndexedSlices."""
+"""Allreduce of tf.IndexedSlices: gathers rows and indices, or reduces the whole table in XLA."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ tf = tensorflow()
 
 
 def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
-    """Whether XLA gathers the rows of these slices; else it reduces the whole table they are of.
+    """Whether these slices are gathered inside jit; otherwise the dense table is reduced.
+
+    Gathering needs a static number of rows, and is chosen if it moves less than the table.
 
     Args:
       slices: tf.IndexedSlices.
-      ranks: how many ranks gather.
-      table_rows: of the variable, if that is known otherwise than from the slices.
+      ranks: the number of ranks.
+      table_rows: the first dimension of the variable, if known from elsewhere than the slices.
     """
     rows = slices.values.shape[0]
     if table_rows is None and slices.dense_shape is not None:
@@ -27,7 +29,7 @@ def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
 
 
 def _allreduce_table(slices, op: int, name: str, process_set):
-    """The sum of sparse values as slices that have every row of the table."""
+    """Reduces the slices as a dense table; returns slices with every row of it."""
     if slices.dense_shape is None:
         xla.refuse(
             "allreduce of tf.IndexedSlices whose number of rows is not known, and that have no "
@@ -40,7 +42,7 @@ def _allreduce_table(slices, op: int, name: str, process_set):
 
 
 def allreduce_slices(slices, op: int, name: str, process_set):
-    """Reduces sparse values by gathering rows and indices of the set's ranks.
+    """Reduces tf.IndexedSlices by gathering the rows and indices of all ranks.
 
     Raises:
       NotImplementedError: op is neither Sum nor Average.
@@ -53,12 +55,14 @@ def allreduce_slices(slices, op: int, name: str, process_set):
     if process_set.size() == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
+
     in_jit = xla.inside_jit()
     if in_jit and not gathers_in_jit(slices, process_set.size()):
         return _allreduce_table(slices, op, name, process_set)
     number = process_set.process_set_id
-    # The message of a mismatch shows the name.
+    # A mismatch error shows the name, so it carries the hint.
     name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
+
     values = ops.allgather(slices.values, name + ".values", number)
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
     if op == Average:

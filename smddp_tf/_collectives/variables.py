@@ -1,4 +1,4 @@
-"""Variables from one rank to all."""
+"""Broadcast of variables."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from smddp_tf._types import Variable
 
 tf = tensorflow()
 
-# Types that only travel, under the name of one of equal size that the engine knows.
+# Dtypes unknown to the engine, broadcast as the bits of one of equal size.
 _CARRIED_AS = {"uint32": "int32", "uint64": "int64", "complex64": "int64"}
 
 
 def _payload(variable):
-    """The variable's value in a dtype that can be sent."""
+    """The variable's value, bitcast if necessary to a dtype that the engine supports."""
     tensor = tf.convert_to_tensor(variable)
     carried = _CARRIED_AS.get(tensor.dtype.base_dtype.name)
     if carried is not None:
@@ -28,12 +28,12 @@ def _payload(variable):
     return tensor
 
 
-# Odd, so that ranks' seeds differ, and large, so that they are not those of other layers.
+# Odd, so that the ranks' seeds differ; large, so that they do not collide with other layers' seeds.
 _SEED_STEP = 0x1E3779B1
 
 
 def is_seed(variable) -> bool:
-    """Whether it is the state of a random generator, of Keras 3 or of TensorFlow."""
+    """Whether the variable is the state of a Keras 3 or TensorFlow random generator."""
     name = (getattr(variable, "path", None) or variable.name).split("/")[-1].split(":")[0]
     return name.startswith(("seed_generator_state", "StateVar")) and variable.dtype in _SEED_DTYPES
 
@@ -42,7 +42,7 @@ _SEED_DTYPES = ("int32", "uint32", "int64", tf.int32, tf.uint32, tf.int64)
 
 
 def _own_seed(variable, state, root_rank: int):
-    """The root's generator state with this rank's number in the seed; the root keeps its own."""
+    """The root's generator state with a rank-dependent seed; the root's own is unchanged."""
     distance = (basics.rank() - root_rank) % basics.size()
     keras3 = "seed_generator_state" in variable.name
     at = tf.one_hot(0 if keras3 else state.shape[0] - 1, state.shape[0], dtype=tf.int64)
@@ -58,30 +58,33 @@ def broadcast_(
 ):
     """Assigns the root's values to the variables of every rank, in place.
 
-    Seeds of Keras 3's dropout and the like (SeedGenerator) and states of tf.random.Generator get
-    the root's value changed by the rank's number, so that each rank draws numbers of its own.
+    The states of random generators (Keras 3's SeedGenerator, as in dropout, and
+    tf.random.Generator) are derived from the root's value and the rank, so that each rank draws
+    different numbers.
 
     Args:
-      variables: a list of tf.Variable or Keras variables, the same on all ranks.
-      root_rank: the rank whose values all get: its number in the job, not in the set.
-      name: for messages; must be the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
+      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks.
+      root_rank: the rank to broadcast from, as numbered in the job, not in the set.
+      name: identifies the operation in messages; must be the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
-      The variables. In a tf.function the assignments happen when it runs.
+      The list of variables. Inside a tf.function they are assigned when the function runs.
 
     Raises:
       ValueError: root_rank is not in the set.
-      TypeError: a variable's dtype cannot be sent.
-      tf.errors.FailedPreconditionError and others: as allreduce().
+      TypeError: a variable has a dtype that cannot be sent.
+      tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     number = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     variables = list(variables)
     if process_set.size() == 1 or not variables:
         return variables
+
     payloads = [_payload(variable) for variable in variables]
     name = name or order.site_name("broadcast_variables")
+
     by_dtype: dict = {}
     for i, payload in enumerate(payloads):
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
@@ -106,7 +109,8 @@ def broadcast_variables(
 ):
     """Assigns the root's values to the variables of every rank; see broadcast_().
 
-    Works eagerly and inside tf.function. inplace is accepted for old scripts: it is always so.
+    Works eagerly and inside tf.function. inplace is ignored, accepted for compatibility: variables
+    are always assigned in place.
     """
     del inplace
     return broadcast_(variables, root_rank, process_set=process_set)
@@ -116,7 +120,7 @@ def broadcast_global_variables(root_rank: int):
     """Broadcasts all global variables of the default TF1 graph.
 
     Raises:
-      RuntimeError: in eager execution, where there is no such list; use broadcast_variables.
+      RuntimeError: in eager execution, which has no global list; use broadcast_variables.
     """
     if tf.executing_eagerly():
         raise RuntimeError(

@@ -1,8 +1,9 @@
-"""What happens to a gradient before it is sent, and is undone after.
+"""Gradient compressors.
 
-A compressor is a class or an object with compress(tensor) -> (tensor, context) and
-decompress(tensor, context); what compress returns is reduced as it is. One whose compressed form
-cannot be summed has reduce(tensor, average, key, gather) instead, which does the whole reduction.
+A compressor is a class or object with compress(tensor) -> (tensor, context) and
+decompress(tensor, context); the compressed tensor is what gets reduced. A compressor whose
+compressed form cannot be summed instead has reduce(tensor, average, key, gather), which implements
+the whole reduction.
 """
 
 from smddp_tf._compression.casts import BF16Compressor, FP16Compressor
@@ -11,7 +12,7 @@ from smddp_tf._compression.topk import TopKCompressor
 
 
 class NoneCompressor:
-    """Sends gradients as they are."""
+    """Sends gradients uncompressed."""
 
     name = "none"
 
@@ -22,13 +23,13 @@ class NoneCompressor:
 
     @staticmethod
     def decompress(tensor, context):
-        """Returns the tensor as it was before compress."""
+        """Returns the tensor unchanged."""
         del context
         return tensor
 
 
 def check_compressor(compression) -> None:
-    """Raises ValueError unless it has what a compressor needs."""
+    """Raises ValueError unless the argument has the interface of a compressor."""
     if compression is TopKCompressor:
         raise ValueError(
             "Compression.topk wants the part of the elements that is sent: Compression.topk(0.01)"
@@ -43,10 +44,10 @@ def check_compressor(compression) -> None:
 
 
 class Compression:
-    """The compressors; any class or object with the same methods works as well."""
+    """The built-in compressors; any class or object with the same methods can be used."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
     int8 = Int8Compressor
-    topk = TopKCompressor  # of a ratio: Compression.topk(0.01)
+    topk = TopKCompressor  # takes a ratio: Compression.topk(0.01)

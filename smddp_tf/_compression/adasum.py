@@ -1,9 +1,9 @@
-"""Adasum: a sum of gradients that do not undo each other.
+"""Adasum, the adaptive summation of gradients.
 
 Maleki et al., "Scaling Distributed Training with Adaptive Summation" (2020): two gradients are
-combined as (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, so orthogonal ones add up and parallel ones
-average; more than two in a binary tree over the ranks. Where a level has an odd number the last one
-goes on to the next level by itself, so any number of ranks will do.
+combined as (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b, so orthogonal gradients are added and
+parallel ones averaged. More than two are combined in a binary tree over the ranks; on a level with
+an odd count the last one is passed on unchanged, so any number of ranks is supported.
 """
 
 from smddp_tf._graph.framework import tensorflow
@@ -13,26 +13,28 @@ def adasum(parts, agree):
     """Combines the ranks' tensors.
 
     Args:
-      parts: of shape [ranks, ...], of any floating dtype, the same on all ranks.
-      agree: gives all ranks the first one's value of a small float64 tensor. Elementwise arithmetic
-        is the same everywhere, but the order in which a dot product sums may depend on a machine's
-        threads; agreed coefficients make the result the same bits on all ranks.
+      parts: a floating-point tensor of shape [ranks, ...], the same on all ranks.
+      agree: broadcasts the first rank's value of a small float64 tensor. Elementwise arithmetic is
+        the same on all ranks, but the summation order of a dot product may depend on the number of
+        threads; with broadcast dot products the result is bitwise the same on all ranks.
 
     Returns:
-      A tensor of the shape of one part and of the dtype of parts. Dot products are summed in
+      A tensor with the shape of one part and the dtype of parts. Dot products are computed in
       float64; 16-bit gradients are combined in float32 and rounded once.
     """
     tf = tensorflow()
     wide = parts.dtype if parts.dtype == tf.float64 else tf.float32
     level = [tf.cast(part, wide) for part in tf.unstack(parts)]
+
     while len(level) > 1:
         pairs = list(zip(level[::2], level[1::2], strict=False))
         products = agree(tf.stack([_products(a, b) for a, b in pairs]))
+
         combined = []
         for (a, b), (dot, norm_a, norm_b) in zip(
             pairs, (tf.unstack(row) for row in tf.unstack(products)), strict=True
         ):
-            # A gradient of zeros adds nothing, and has no direction to be parallel to.
+            # divide_no_nan: a zero gradient has no direction, so the other one is kept unchanged.
             half = tf.constant(0.5, tf.float64)
             scale_a = 1.0 - half * tf.math.divide_no_nan(dot, norm_a)
             scale_b = 1.0 - half * tf.math.divide_no_nan(dot, norm_b)

@@ -4,7 +4,7 @@ from smddp_tf._graph.framework import tensorflow
 
 
 class _CastCompressor:
-    """Sends floating-point gradients of 32 or 64 bits as 16 bits; others as they are."""
+    """Sends 32- and 64-bit floating-point gradients as 16 bits, others uncompressed."""
 
     name = ""
 
@@ -18,14 +18,14 @@ class _CastCompressor:
 
     @staticmethod
     def decompress(tensor, context):
-        """Returns the tensor in the dtype that compress was given."""
+        """Returns the tensor, cast back to the original dtype."""
         return tensor if context is None else tensorflow().cast(tensor, context)
 
 
 class FP16Compressor(_CastCompressor):
-    """Half precision: 11 bits of mantissa, up to 65504. Sums are made in float32.
+    """Half precision: 11 bits of mantissa, values up to 65504. Sums are computed in float32.
 
-    Error of an element: at most 2^-11 of each rank's value, and 2^-11 of the result; values beyond
+    Error of an element: at most 2^-11 of each rank's value plus 2^-11 of the result. Values beyond
     65504 become inf.
     """
 
@@ -33,9 +33,9 @@ class FP16Compressor(_CastCompressor):
 
 
 class BF16Compressor(_CastCompressor):
-    """bfloat16: 8 bits of mantissa, the range of float32. Sums are made in float32.
+    """bfloat16: 8 bits of mantissa, the range of float32. Sums are computed in float32.
 
-    Error of an element: at most 2^-8 of each rank's value, and 2^-8 of the result.
+    Error of an element: at most 2^-8 of each rank's value plus 2^-8 of the result.
     """
 
     name = "bfloat16"

@@ -1,14 +1,15 @@
-"""Compression to 8 bits an element and a scale for each chunk."""
+"""Compression to 8 bits per element, with a scale per chunk."""
 
 from smddp_tf._graph.framework import tensorflow
 
 
 class Int8Compressor:
-    """Sends 8 bits for each element, and a float32 scale for every CHUNK of them.
+    """Sends 8 bits per element, and a float32 scale per CHUNK elements.
 
-    A chunk is scaled so that its largest magnitude becomes 127. Error of an element of the sum: at
-    most the sum over ranks of (the chunk's largest magnitude on that rank) / 254, besides float32
-    rounding. Bytes sent: about a quarter of float32's. A chunk with inf or nan becomes nan.
+    Each chunk is scaled so that its largest magnitude becomes 127. The error of an element of the
+    sum is at most the sum over ranks of (the chunk's largest magnitude on that rank) / 254, plus
+    float32 rounding. Sends about a quarter of the bytes of float32. A chunk that contains inf or
+    nan becomes nan.
     """
 
     CHUNK = 256
@@ -18,10 +19,10 @@ class Int8Compressor:
         """Sums (or averages) a floating-point tensor over the ranks.
 
         Args:
-          tensor: of any shape.
+          tensor: a floating-point tensor of any static shape.
           average: divide the sum by the number of ranks.
           key: not used.
-          gather: stacks a tensor of all ranks along a new first dimension.
+          gather: stacks all ranks' tensors along a new first dimension.
 
         Returns:
           A tensor of the shape and dtype of tensor, bitwise the same on all ranks.
@@ -32,6 +33,7 @@ class Int8Compressor:
         chunks = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % cls.CHUNK]]), [-1, cls.CHUNK])
         scales = tf.reduce_max(tf.abs(chunks), axis=1, keepdims=True) / 127.0
         codes = tf.cast(tf.round(tf.math.divide_no_nan(chunks, scales)), tf.int8)
+
         codes, scales = gather(codes), gather(scales)
         total = tf.add_n([tf.cast(c, tf.float32) * s for c, s in pairs_of(codes, scales)])
         if average:

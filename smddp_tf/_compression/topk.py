@@ -1,20 +1,20 @@
-"""Compression to the largest elements, with error feedback."""
+"""Top-k compression with error feedback."""
 
 from smddp_tf._compression.int8 import pairs_of
 from smddp_tf._graph.framework import tensorflow
 
 
 class TopKCompressor:
-    """Sends the largest elements only, and keeps the rest for the next step.
+    """Sends only the largest elements of a gradient and keeps the rest for the next step.
 
-    Lin et al., "Deep Gradient Compression" (2018), without its momentum correction. What a rank did
-    not send is added to its next gradient, so nothing is lost: after any number of steps the sum of
-    what was sent and what is kept equals the sum of the gradients, up to float32 rounding. Error of
-    one step: what is kept, no element of which is larger than the smallest that was sent. Bytes
-    sent: 8 for each element that is.
+    Lin et al., "Deep Gradient Compression" (2018), without its momentum correction. The residual,
+    which a rank did not send, is added to its next gradient, so nothing is lost: after any number
+    of steps, the sum of the sent values plus the residual equals the sum of the gradients, up to
+    float32 rounding. The error of one step is the residual; none of its elements is larger than the
+    smallest one sent. Sends 8 bytes per selected element.
 
     Args:
-      ratio: the part of the elements that is sent, more than 0 and at most 1; at least one element.
+      ratio: the fraction of elements to send, in (0, 1]; at least one element is sent.
 
     Raises:
       ValueError: ratio is out of range.
@@ -24,10 +24,10 @@ class TopKCompressor:
         if not 0 < ratio <= 1:
             raise ValueError(f"ratio={ratio} is not more than 0 and at most 1")
         self.ratio = ratio
-        self.kept: dict = {}  # key -> tf.Variable, float32
+        self.kept: dict = {}  # key -> residual, a float32 tf.Variable
 
     def __reduce__(self):
-        """A copy keeps nothing: what is kept belongs to this one's gradients."""
+        """Copies start without residuals, which belong to the original's gradients."""
         return TopKCompressor, (self.ratio,)
 
     def _kept(self, key, size: int):
@@ -40,10 +40,10 @@ class TopKCompressor:
     def reduce(self, tensor, average: bool, key, gather):
         """Sums (or averages) a floating-point tensor over the ranks; see Int8Compressor.reduce().
 
-        key tells gradients apart: what is kept belongs to one of them.
+        key identifies the gradient, which has its own residual.
 
         Raises:
-          ValueError: there is no key (a collective called by hand needs a name).
+          ValueError: key is None (an explicit collective needs a name).
         """
         if key is None:
             raise ValueError(
@@ -54,13 +54,15 @@ class TopKCompressor:
         size = tensor.shape.num_elements()
         if not size:
             return tf.identity(tensor)
+
         kept = self._kept(key, size)
         total = tf.reshape(tf.cast(tensor, tf.float32), [-1]) + kept
         indices = tf.math.top_k(tf.abs(total), max(1, int(size * self.ratio)), sorted=False).indices
         values = tf.gather(total, indices)
         kept.assign(tf.tensor_scatter_nd_update(total, indices[:, None], tf.zeros_like(values)))
+
         indices, values = gather(indices), gather(values)
-        # Rank by rank, in each of which no index occurs twice: the order of sums is fixed.
+        # Add rank by rank, for a fixed summation order: no index occurs twice within a rank.
         result = tf.add_n(
             [tf.scatter_nd(i[:, None], v, [size]) for i, v in pairs_of(indices, values)]
         )

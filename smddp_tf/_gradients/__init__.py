@@ -1,1 +1,1 @@
-"""Gradients: reduced in buckets, from a tape or an optimizer, and what must be equal afterwards."""
+"""Gradient reduction in buckets, for tapes and optimizers, and the check that ranks stay equal."""

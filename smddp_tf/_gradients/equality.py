@@ -1,4 +1,4 @@
-"""Whether all ranks hold the same: variables by their bits, and whatever has a text."""
+"""Compares state across ranks: variables bit by bit, options by their text."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def digest(variable) -> str:
 
 
 def digests(variables, kind: str) -> dict:
-    """A hash for each variable, by its place, since the ranks may have other names for it.
+    """Hashes each variable, keyed by position, since names may differ between ranks.
 
     Args:
       variables: a list of variables, in the same order on all ranks.
-      kind: what they are, for messages: "variable" gives "variable dense/kernel".
+      kind: prefix of the labels in messages: "variable" gives "variable dense/kernel".
 
     Returns:
-      place -> (label, hash).
+      A dict: position -> (label, hash).
     """
     return {
         f"{kind} {i}": (
@@ -52,9 +52,10 @@ def _phrase(ranks: list) -> str:
 
 
 def _difference(label: str, held: dict) -> str:
-    """A line that says who differs from most, or from the first where there is no most.
+    """One line for a differing entry: every value of an option; for a variable, who is off.
 
-    held is value -> ranks; the value None is that of ranks that have no such thing.
+    A variable's reference is the value of most ranks; on a tie, the one with the lowest rank. held
+    maps value -> ranks; None stands for ranks that lack the entry.
     """
     if not label.startswith(("variable", "optimizer variable")):
         return f"{label}: " + "; ".join(f"{value} on {_phrase(r)}" for value, r in held.items())
@@ -66,13 +67,13 @@ def _difference(label: str, held: dict) -> str:
 
 
 def differences(own: dict, name: str, process_set=global_process_set) -> list:
-    """What the ranks do not have alike: a line for each, the same on all ranks.
+    """Returns a line for each difference between the ranks; the lines are the same on all ranks.
 
-    When all is equal it costs one allgather of some bytes. Every rank of the set calls it.
+    Collective over the set. If nothing differs it costs one allgather of a few bytes.
 
     Args:
-      own: what this rank has: key -> (label, text). Keys and texts are compared.
-      name: for messages; the same on all ranks.
+      own: this rank's entries: key -> (label, text). Keys and texts are compared.
+      name: identifies the operation in messages; the same on all ranks.
       process_set: the ranks that compare.
     """
     if process_set.size() == 1:
@@ -81,12 +82,14 @@ def differences(own: dict, name: str, process_set=global_process_set) -> list:
     short = hashlib.blake2b(repr(compared).encode(), digest_size=16).hexdigest()
     if len(set(allgather_object(short, name=name, process_set=process_set))) == 1:
         return []
+
     everybody = allgather_object(
         (basics.rank(), own), name=f"{name}, in detail", process_set=process_set
     )
     labels: dict = {}
     for _, theirs in everybody:
         labels = {key: label for key, (label, _) in theirs.items()} | labels
+
     lines = []
     for key, label in labels.items():
         held: dict = {}
@@ -98,10 +101,10 @@ def differences(own: dict, name: str, process_set=global_process_set) -> list:
 
 
 def require_equal(own: dict, name: str, process_set, when: str) -> None:
-    """Raises what differences() finds.
+    """Raises if differences() finds any.
 
     Raises:
-      RanksDifferError: on all ranks, if anything differs on any.
+      RanksDifferError: the ranks differ; raised on all of them.
     """
     lines = differences(own, name, process_set)
     if lines:
@@ -114,29 +117,30 @@ def check_ranks_equal(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ):
-    """Checks that all ranks hold the same bits in some variables. Every rank calls it.
+    """Checks that variables are bitwise equal on all ranks. Every rank must call it.
 
-    For loops written by hand, every so many steps; under Keras there is
-    hvd.callbacks.CheckRanksEqual. It reads every variable, so it costs about what a copy of them
-    to the host and a hash cost; over the network go a few bytes.
+    Meant for custom training loops, every few hundred steps; Keras users have
+    hvd.callbacks.CheckRanksEqual. It copies every variable to the host and hashes it, but sends
+    only a few bytes.
 
     Args:
-      variables: a list of variables, or a dict whose values are variables, numbers or texts and
-        whose keys are their names, the same on all ranks.
-      name: for messages; must be the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
+      variables: a list of variables, or a dict of name -> variable, number or string; the same
+        list or names on all ranks.
+      name: identifies the operation in messages; must be the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
-      smddp_tf.errors.RanksDifferError: on all ranks, if some differ; it names the variables and the
-        ranks that do not have what most have.
-      RuntimeError: inside a tf.function.
-      ValueError: before init(), or this rank is not in the set.
+      smddp_tf.errors.RanksDifferError: variables differ; raised on all ranks. It names the
+        variables, and the ranks that differ from the majority.
+      RuntimeError: called inside a tf.function.
+      ValueError: init() was not called, or this rank is not in the set.
     """
     check_process_set(process_set)
     if not tf.executing_eagerly():
         raise RuntimeError("check_ranks_equal() reads values; call it outside of tf.function")
     if process_set.size() == 1:
         return
+
     own: dict = {}
     if isinstance(variables, dict):
         for label, value in variables.items():

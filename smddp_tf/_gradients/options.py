@@ -1,4 +1,4 @@
-"""How gradients are reduced: the arguments of tape and optimizer, checked."""
+"""Validates the options that the tape and the optimizer share."""
 
 import copy
 import dataclasses
@@ -13,11 +13,11 @@ from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 
 def whole_number(name: str, value, least: int) -> int:
-    """The value of an argument that counts something.
+    """Validates an integer argument.
 
     Raises:
-      TypeError: it is no whole number; True and False are none.
-      ValueError: it is too small.
+      TypeError: value is not an integer; bools are rejected.
+      ValueError: value is less than least.
     """
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name}={value!r} is not a whole number")
@@ -32,7 +32,7 @@ def _is_variable(value) -> bool:
 
 
 def _checked_groups(groups) -> list:
-    """The argument groups, as a list of lists of variables."""
+    """Validates `groups` and returns it as a list of lists of variables."""
     problem = (
         f"groups={groups!r} is neither a list of lists of variables, as [[a, b], [c]], nor a "
         "number of groups"
@@ -52,24 +52,25 @@ class ReduceOptions:
     """How gradients are reduced; the arguments of DistributedGradientTape.
 
     Raises:
-      TypeError: an argument is of another type than it should be.
-      ValueError: arguments that contradict each other.
+      TypeError: an argument has the wrong type.
+      ValueError: an argument is out of range, or arguments contradict each other.
     """
 
-    op: ReduceOp | int | None = Average  # a ReduceOp afterwards
+    op: ReduceOp | int | None = Average  # stored as a ReduceOp
     compression: type = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
     num_groups: int = 0
-    groups: Sequence | None = None  # or a number, which becomes num_groups
+    groups: Sequence | None = None  # a number is stored as num_groups
     name: str = "gradients"
     process_set: ProcessSet = global_process_set
-    bucket_bytes: int = 0  # 0: the configured size
+    bucket_bytes: int = 0  # 0: SMDDP_BUCKET_BYTES
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "op", resolve_op(None, self.op))
         check_compressor(self.compression)
         self._check_factor()
+
         num_groups, groups = self.num_groups, self.groups
         if isinstance(groups, numbers.Number):
             groups, num_groups = None, whole_number("groups", groups, 0)
@@ -80,6 +81,7 @@ class ReduceOptions:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
         if self.num_groups and self.groups is not None:
             raise ValueError("give num_groups or groups, not both")
 
@@ -95,20 +97,20 @@ class ReduceOptions:
             raise ValueError(f"gradient_predivide_factor={factor} is not > 0")
 
     def named(self, name: str) -> "ReduceOptions":
-        """The same, which need no check, under another name."""
+        """A copy with another name; skips validation."""
         copied = copy.copy(self)
         object.__setattr__(copied, "name", name)
         return copied
 
     def scales(self) -> tuple:
-        """(op, prescale, postscale) of the collective."""
+        """Returns (op, prescale, postscale) for the collective."""
         factor = float(self.gradient_predivide_factor)
         if factor == 1.0:
             return self.op, 1.0, 1.0
         return Sum, 1.0 / factor, factor / self.process_set.size()
 
     def description(self) -> dict:
-        """What must be equal on all ranks, in words: argument -> value."""
+        """The options that must be equal on all ranks, as text: argument -> value."""
         kind = self.compression
         compression = kind if isinstance(kind, type) else type(kind)
         ratio = getattr(kind, "ratio", None)

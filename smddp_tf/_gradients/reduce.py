@@ -1,4 +1,4 @@
-"""Gradients in, reduced gradients out: the plan is made, and its ops are emitted."""
+"""Reduces a step's gradients: compresses them, makes the bucket plan, and emits its ops."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ tf = tensorflow()
 
 
 def source_name(source, index: int) -> str:
-    """The name of a variable for plans and messages."""
+    """The name of a gradient's source in plans and messages."""
     for attribute in ("path", "name"):
         name = getattr(source, attribute, None)
         if isinstance(name, str) and name:
@@ -34,7 +34,7 @@ def _spec(grad, name: str) -> GradientSpec:
 
 
 def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
-    """`groups` as lists of indices: it holds lists of variables, of the sources."""
+    """Translates `groups` from lists of variables to lists of indices into sources."""
     if options.groups is None:
         return None
     index = {identity(source): i for i, source in enumerate(sources)}
@@ -45,7 +45,7 @@ def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
 
 
 def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> list:
-    """Reduces the dense ones of grads; the rest is returned as it is."""
+    """Reduces the dense gradients of grads and returns the others unchanged."""
     op, prescale, postscale = options.scales()
     settings = config.load()
     plan = make_plan(
@@ -56,12 +56,14 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> li
         groups=groups,
         options=f"op={op} prescale={prescale} postscale={postscale}",
     )
+
     results = list(grads)
     if xla.inside_jit():
         return _reduce_in_jit(results, specs, options)
     number = options.process_set.process_set_id
     if order.matching() != order.IN_ORDER:
         return _reduce_by_name(results, specs, plan, options)
+
     run = plan_ops.plan_begin(plan, options.name, number)
     tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
@@ -77,7 +79,7 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> li
 
 
 def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
-    """Each bucket by itself, since there is no order in which plans could begin."""
+    """Reduces each bucket with its own allreduce: without a program order, plans cannot begin."""
     number = options.process_set.process_set_id
     for bucket, indices in enumerate(plan.buckets):
         outputs = ops.allreduce(
@@ -93,7 +95,7 @@ def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
 
 
 def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
-    """One call for each dtype: XLA has no overlap to gain from buckets."""
+    """One allreduce per dtype: inside XLA, buckets would not overlap with anything."""
     number = options.process_set.process_set_id
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
@@ -108,10 +110,10 @@ def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
 
 
 def _densified(slices, source, options: ReduceOptions):
-    """The gradient as a tensor, if it is to be reduced as one; else as it is.
+    """Converts slices to a dense tensor if they are to be reduced as one.
 
-    XLA must know shapes: inside jit rows are gathered only if their number is known, and if that
-    moves less than the whole table would.
+    XLA needs static shapes: inside jit, rows are gathered only if their number is static and if
+    that moves less data than reducing the whole table.
     """
     if not options.sparse_as_dense and not xla.inside_jit():
         return slices
@@ -128,8 +130,8 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
 
     Args:
       grads: tensors, tf.IndexedSlices or None, in the order of the sources.
-      sources: what they are gradients of; for names and groups.
-      options: how.
+      sources: the variables or tensors they are gradients of; used for names and groups.
+      options: how to reduce them.
 
     Returns:
       The reduced gradients; None stays None.
@@ -140,16 +142,19 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     """
     if options.process_set.size() == 1:
         return list(grads)
+
     options = options.named(order.site_name(options.name))
     grads = [
         _densified(grad, source, options) if isinstance(grad, tf.IndexedSlices) else grad
         for grad, source in zip(grads, sources, strict=True)
     ]
+
     if bypasses_plan(options.op, options.compression):
         return [
             _reduce_alone(grad, source_name(source, i), _reference(source), options)
             for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
         ]
+
     packed, contexts = [], []
     for grad in grads:
         dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
@@ -158,9 +163,11 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         tensor, context = options.compression.compress(grad) if dense else (grad, None)
         packed.append(tensor)
         contexts.append(context)
+
     names = [source_name(source, i) for i, source in enumerate(sources)]
     specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
     reduced = reduce_dense(packed, specs, options, _group_indices(options, sources))
+
     for i, grad in enumerate(reduced):
         if isinstance(grad, tf.IndexedSlices):
             reduced[i] = allreduce_slices(
@@ -172,9 +179,9 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
 
 
 def _reduce_alone(grad, name: str, key, options: ReduceOptions):
-    """A gradient of Adasum, or of a compressor that does the whole reduction: no plan, no overlap.
+    """Reduces one gradient with Adasum or a compressor's reduce(): no plan, so no overlap.
 
-    Ranks whose gradients differ are told so by the collectives' names.
+    Gradients that differ between ranks are detected by the names of the collectives.
     """
     if grad is None:
         return None
@@ -186,12 +193,12 @@ def _reduce_alone(grad, name: str, key, options: ReduceOptions):
 
 
 def _reference(source):
-    """A key for a variable or tensor that keeps it alive, so that no other can ever have it."""
+    """A hashable key that keeps the source alive, so that its identity is never reused."""
     return getattr(source, "_value", source).ref()
 
 
 def identity(source) -> int:
-    """Tells variables apart; a Keras 3 variable and the tf.Variable in it are the same one."""
+    """The identity of a variable; a Keras 3 variable and the tf.Variable inside it share one."""
     return id(getattr(source, "_value", source))
 
 
@@ -206,10 +213,10 @@ def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, sca
     """reduce_gradients(), except for sources whose gradients stay local.
 
     Args:
-      grads: as for reduce_gradients().
-      sources: as for reduce_gradients().
-      options: as for reduce_gradients().
-      local: identity() of the sources that are left out.
+      grads: same as for reduce_gradients().
+      sources: same as for reduce_gradients().
+      options: same as for reduce_gradients().
+      local: identity() of the sources whose gradients stay local.
       scale: divide their gradients by the number of ranks.
 
     Returns:

@@ -1,4 +1,4 @@
-"""DistributedGradientTape: a tf.GradientTape whose gradients are those of all ranks together."""
+"""DistributedGradientTape: a tf.GradientTape whose gradient() is reduced over all ranks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ tf = tensorflow()
 
 
 class _Distribution:
-    """What a distributed tape adds to its class; mixed into a subclass of the wrapped tape's."""
+    """Mixin of a distributed tape; combined with the wrapped tape's class."""
 
     def __init__(self, tape, options, scale_local_gradients) -> None:
-        # The wrapped tape records; this object only forwards, so it may be made at any time.
+        # The wrapped tape does the recording, so it can be wrapped at any time.
         self._inner = tape
         self._options = options
         self._scale_local_gradients = scale_local_gradients
@@ -34,19 +34,19 @@ class _Distribution:
         return self._inner.__exit__(kind, value, traceback)
 
     def watch(self, tensor):
-        """Records operations on a tensor."""
+        """Starts recording operations on a tensor."""
         self._inner.watch(tensor)
 
     def watched_variables(self):
-        """The variables that were seen, in order."""
+        """The variables watched by the tape, in order of first use."""
         return self._inner.watched_variables()
 
     def stop_recording(self):
-        """A context in which nothing is recorded."""
+        """A context manager that pauses recording."""
         return self._inner.stop_recording()
 
     def reset(self):
-        """Forgets what was recorded."""
+        """Clears the recording."""
         self._inner.reset()
 
     def jacobian(self, *args, **kwargs):
@@ -58,7 +58,7 @@ class _Distribution:
         return self._inner.batch_jacobian(*args, **kwargs)
 
     def register_local_source(self, source) -> None:
-        """Gradients of this source stay local; they are divided by size() if so configured."""
+        """Keeps this source's gradients local; scale_local_gradients divides them by size()."""
         self._local_sources.add(identity(source))
 
     def gradient(
@@ -69,26 +69,27 @@ class _Distribution:
         unconnected_gradients=None,
         use_generic_names=False,
     ):
-        """The gradients of target, reduced over all ranks.
+        """Computes the gradients of target and reduces them over all ranks.
 
         Args:
-          target: as tf.GradientTape.gradient.
+          target: same as for tf.GradientTape.gradient.
           sources: a variable or tensor, or any nest of them, in the same order on all ranks.
-          output_gradients: as tf.GradientTape.gradient.
-          unconnected_gradients: as tf.GradientTape.gradient.
-          use_generic_names: accepted for old scripts.
+          output_gradients: same as for tf.GradientTape.gradient.
+          unconnected_gradients: same as for tf.GradientTape.gradient.
+          use_generic_names: ignored, accepted for compatibility.
 
         Returns:
-          Gradients in the structure of sources; None where there is none.
+          Gradients in the structure of sources; None for unconnected sources, by default.
 
         Raises:
-          tf.errors.FailedPreconditionError: the ranks' gradients do not fit together.
+          tf.errors.FailedPreconditionError: the ranks' gradients do not match.
         """
         del use_generic_names
         unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
         grads = self._inner.gradient(target, sources, output_gradients, unconnected)
         if self._options.process_set.size() == 1:
             return grads
+
         flat_sources = tf.nest.flatten(sources)
         flat_grads = self._flatten(grads, flat_sources)
         reduced = self._reduce(flat_grads, flat_sources)
@@ -98,7 +99,7 @@ class _Distribution:
 
     @staticmethod
     def _flatten(grads, flat_sources) -> list:
-        # IndexedSlices are composites, which nest.flatten must leave whole, as it does by default.
+        # nest.flatten keeps IndexedSlices whole: it does not expand composites by default.
         flat = tf.nest.flatten(grads)
         assert len(flat) == len(flat_sources)
         return flat
@@ -139,29 +140,30 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ):
-    """Wraps a tf.GradientTape, before or after it recorded.
+    """Wraps a tf.GradientTape, before or after recording, so that gradient() reduces gradients.
 
     Args:
-      gradtape: the tape.
-      device_dense: accepted for old scripts; reductions run on the CPU.
-      device_sparse: as device_dense.
+      gradtape: the tape to wrap.
+      device_dense: ignored, accepted for compatibility; reductions run on the CPU.
+      device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
         own.
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
       op: Average (the default), Sum, Adasum, Min, Max or Product.
-      gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
-        this after it.
-      num_groups: > 0: reduce in so many groups instead of buckets by size.
-      groups: a list of lists of variables that are reduced together, or a number as num_groups.
-      process_set: the ranks whose gradients are reduced; this rank must be one of them.
+      gradient_predivide_factor: with Average: divide gradients by this factor before the sum, and
+        by size() / factor after it.
+      num_groups: if > 0, the number of groups to reduce in, instead of buckets by size.
+      groups: a list of lists of variables to reduce together, or a number, same as num_groups.
+      process_set: the ranks whose gradients are reduced; must include this rank.
       scale_local_gradients: divide the gradients of registered local sources by size().
 
     Returns:
-      A tape of the same class, whose gradient() is reduced.
+      A tape whose class derives from gradtape's, and whose gradient() reduces over all ranks.
 
     Raises:
-      ValueError: before init(), or arguments that contradict each other.
-      TypeError: it is no tape, or an argument is of another type than it should be.
+      ValueError: init() was not called, the tape is already distributed, or arguments contradict
+        each other.
+      TypeError: gradtape is not a tape, or an argument has the wrong type.
     """
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
@@ -176,14 +178,16 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         name="DistributedGradientTape",
         process_set=process_set,
     )
+
     base = type(gradtape)
     if not isinstance(gradtape, tf.GradientTape):
         hint = "; make one: tf.GradientTape()" if isinstance(gradtape, type) else ""
         raise TypeError(f"DistributedGradientTape takes a tf.GradientTape, not {gradtape!r}{hint}")
     if isinstance(gradtape, _Distribution):
-        # Not a TypeError: it is a tape, and the fault is in the script's flow.
+        # Not a TypeError: the type is right, but the script wraps the tape twice.
         raise ValueError(  # noqa: TRY004
             "this tape is distributed already; its gradients would be reduced twice"
         )
+
     distributed = type(base.__name__, (_Distribution, base), {})
     return distributed(gradtape, options, scale_local_gradients)

@@ -1,1 +1,1 @@
-"""Operations in TensorFlow's graphs: loading, order, XLA. Only here and above is it imported."""
+"""The TensorFlow ops: loading, program order, XLA. Lower packages do not import TensorFlow."""

@@ -1,10 +1,10 @@
-"""TensorFlow, as the rest of the package imports it."""
+"""Imports TensorFlow for the rest of the package."""
 
 import functools
 
 
 def tensorflow():
-    """The tensorflow module, or an error that says what to install."""
+    """Returns the tensorflow module, or raises an ImportError that says what to install."""
     try:
         import tensorflow as tf
     except ImportError as error:
@@ -18,11 +18,11 @@ def tensorflow():
 
 @functools.cache
 def _spare_autograph() -> None:
-    """Keeps AutoGraph from rewriting this package, which has no Python control flow on tensors.
+    """Excludes this package from AutoGraph: it has no Python control flow on tensors.
 
-    Rewriting it takes seconds in the first call of a step. tf.autograph.experimental.do_not_convert
-    would do it for one function each, and cost a call more in eager mode. Where TensorFlow has no
-    such list any more, the first call is slow and nothing else changes.
+    Conversion would add seconds to the first call of a step. do_not_convert works per function and
+    costs an extra call in eager mode. If a TensorFlow lacks this list of rules, the first call is
+    slow and nothing else changes.
     """
     try:
         from tensorflow.python.autograph.core import config

@@ -1,4 +1,4 @@
-"""The library of TensorFlow operations: loaded, checked, and how its operations complete."""
+"""Loads the TensorFlow op library, tests asynchronous completion, and registers XLA calls."""
 
 import ctypes
 import functools
@@ -8,13 +8,13 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import config, native
 from smddp_tf.errors import LibraryError
 
-# It takes one millisecond on an idle machine.
+# Limit of the self-test, which takes about 1 ms on an idle machine.
 _SELF_TEST_SECONDS = 10
 
 
 @functools.cache
 def ops():
-    """The TensorFlow ops, as functions."""
+    """The module of TensorFlow op functions, loaded on first use."""
     tf = tensorflow()
     native.core()
     loaded = tf.load_op_library(native.library_path("libsmddp_tf.so"))
@@ -25,7 +25,7 @@ def ops():
 
 @functools.cache
 def _tf_library() -> ctypes.CDLL:
-    """What libsmddp_tf.so has besides the ops."""
+    """libsmddp_tf.so's C functions, as opposed to its ops."""
     library = ctypes.CDLL(native.library_path("libsmddp_tf.so"))
     library.smddp_block_ops.argtypes = [ctypes.c_char_p]
     library.smddp_block_ops.restype = None
@@ -34,20 +34,20 @@ def _tf_library() -> ctypes.CDLL:
 
 
 def handover() -> int:
-    """How ops complete: 0 undecided, 1 kept, 2 copied, 3 they block (tf/runtime/async_done.cc)."""
+    """How ops complete: callback 0 undecided, 1 kept, 2 copied; 3 ops block (async_done.cc)."""
     return _tf_library().smddp_handover()
 
 
 def ops_block() -> bool:
-    """Whether each op holds a thread of TensorFlow's until it is done."""
+    """Whether ops are blocking: each occupies a TensorFlow thread until it is done."""
     return handover() == 3
 
 
 def _self_test() -> str:
-    """Runs an op that completes as the collectives do. Returns "" or what is wrong.
+    """Runs an op that completes in the same way as the collectives. Returns "" or the problem.
 
-    On a thread of its own, which is in eager mode even while the caller traces a tf.function, and
-    whose wait is bounded.
+    Runs on a separate thread, which is in eager mode even while the caller traces a tf.function,
+    and which can be waited for with a timeout.
     """
     tf, library = tensorflow(), ops()
     problems = [f"it did not complete within {_SELF_TEST_SECONDS} seconds"]
@@ -68,15 +68,14 @@ def _self_test() -> str:
 
 @functools.cache
 def check_async_ops() -> None:
-    """Checks once that an op may complete after its kernel returned; else ops block from now on.
+    """Checks once that ops can complete asynchronously; otherwise makes them blocking.
 
-    Not done when the ops are loaded, because running an op initializes TensorFlow's devices, which
-    a script may still want to configure; who reduces gradients has done so. A TF1 graph program
-    (eager execution disabled) is not checked: there an eager op would start a second runtime beside
-    its session.
+    Not done at load time, because running an op initializes TensorFlow's devices, which a script
+    may still want to configure; by the first collective it has. TF1 graph programs (eager execution
+    disabled) are not checked: an eager op would start a second runtime beside the session.
 
     Raises:
-      LibraryError: an op does not even complete before its kernel returns.
+      LibraryError: even a blocking op does not complete.
     """
     problem = _self_test()
     if problem and not ops_block():
@@ -89,21 +88,21 @@ def check_async_ops() -> None:
         )
 
 
-XLA_CALLS = ("typed", "legacy")  # of ops/tf/xla/xla_call.h, the better one first
+XLA_CALLS = ("typed", "legacy")  # see ops/tf/xla/xla_call.h; in order of preference
 
 
 @functools.cache
 def _register_xla(kind: str) -> str:
-    """Makes one kind of custom call known to XLA. Returns "" or why that cannot be done."""
+    """Registers one kind of custom call with XLA. Returns "" or why it failed."""
     ops()
     return _tf_library().smddp_xla_register(int(kind == "typed")).decode(errors="replace")
 
 
 def xla_call_kind() -> str:
-    """The kind of custom call that this TensorFlow takes, of XLA_CALLS; it is registered.
+    """Registers and returns the best of XLA_CALLS that this TensorFlow supports.
 
     Raises:
-      LibraryError: there is none; the message says why.
+      LibraryError: it supports none; the message says why.
     """
     wanted = config.xla_call()
     kinds = [wanted] if wanted else XLA_CALLS

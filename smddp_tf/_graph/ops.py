@@ -1,7 +1,7 @@
 """One typed function for each TensorFlow op, with its gradient and its XLA counterpart.
 
-All tensors of a call have one dtype. The ops run on the CPU. `process_set` is the set's number, and
-`root` a rank of the job, whatever the set. order.py has what keeps the ops in order.
+All tensors of a call have one dtype. The ops run on the CPU. `process_set` is a process set's id,
+and `root` is always a rank of the job. order.py keeps the ops in program order.
 """
 
 from smddp_tf._graph import library, order, xla
@@ -15,7 +15,7 @@ _ops = library.ops()
 
 
 def emit(kind: str, **arguments):
-    """Emits an op that keeps program order, on the CPU. Returns its outputs."""
+    """Emits an op on the CPU that keeps program order. Returns its outputs."""
     library.check_async_ops()
     order.keep()
     with tf.device("/cpu:0"):
@@ -23,7 +23,7 @@ def emit(kind: str, **arguments):
 
 
 def emit_matched(kind: str, **arguments):
-    """Emits an op that is matched by name where there is no order. Returns its outputs."""
+    """Emits an op that is matched by name where there is no program order. Returns its outputs."""
     matching = order.matching()
     if matching == order.BY_NAME:
         arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
@@ -33,10 +33,10 @@ def emit_matched(kind: str, **arguments):
 def _reduction(
     kind: str, tensors: list, gradient, result_shapes=None, description="", **arguments
 ) -> list:
-    """A reduction of tensors of one dtype: the op, or inside jit the call that stands for it.
+    """Emits a reduction of tensors of one dtype: the op, or its custom call inside jit.
 
-    gradient(upstream, **arguments) gives the inputs' gradients inside jit; the op's is registered.
-    description has a line for each tensor, for messages.
+    gradient(upstream, **arguments) computes the inputs' gradients inside jit; the op has its
+    registered gradient. description has a line per tensor, for messages.
     """
     process_set, scales = arguments["process_set"], ("prescale", "postscale")
     if not xla.inside_jit():
@@ -67,7 +67,7 @@ def allreduce(
     process_set: int = 0,
     description: str = "",
 ) -> list:
-    """Reduces a list of tensors of one dtype over the set, each with its peers' counterpart."""
+    """Reduces each of a list of tensors of one dtype over the ranks of the set."""
     return _reduction(
         "allreduce",
         tensors,
@@ -102,7 +102,7 @@ def _(node, *upstream):
 
 
 def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
-    """Gives every rank of the set the root's tensors."""
+    """Copies the root's tensors to every rank of the set."""
     if not xla.inside_jit():
         return emit_matched(
             "broadcast", process_set=process_set, tensors=tensors, root_rank=root, tensor_name=name
@@ -121,7 +121,7 @@ def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list
 
 
 def _broadcast_gradient(upstream, root, name, process_set) -> list:
-    """The average of all ranks' gradients at the root, as in Horovod; zero elsewhere."""
+    """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", process_set)
     return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
 
@@ -133,7 +133,7 @@ def _(node, *upstream):
 
 
 def allgather(tensor, name: str, process_set: int = 0):
-    """Joins the set's tensors along their first dimension, which may differ by rank."""
+    """Concatenates the ranks' tensors along the first dimension, which may differ between ranks."""
     if xla.inside_jit():
         return _allgather_in_jit(tensor, name, process_set)
     output = emit_matched("allgather", process_set=process_set, tensor=tensor, tensor_name=name)
@@ -143,14 +143,14 @@ def allgather(tensor, name: str, process_set: int = 0):
 
 
 def _allgather_in_jit(tensor, name: str, process_set: int):
-    """XLA must know the result's shape, so all ranks must have the shape that this one has."""
+    """XLA needs a static result shape, so all ranks' tensors must have the same shape."""
     tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
     shape = tensor.shape.as_list()
     ranks = size_of(process_set)
 
     @tf.custom_gradient
     def call(one):
-        # The shape in the name makes the ranks compare it.
+        # Ranks compare names, so put the shape into it.
         results = xla.call(
             "allgather",
             [one],
@@ -169,12 +169,13 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
 
 @tf.RegisterGradient("SmddpAllgather")
 def _(node, upstream):
-    # This rank's rows of the average of all ranks' gradients, as in Horovod.
+    # As in Horovod: this rank's rows of the average of all ranks' gradients.
     name = node.get_attr("tensor_name").decode() + ".grad"
     process_set = node.get_attr("process_set")
     tensor = node.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
+
     averaged = allreduce([upstream], Average, 1.0, 1.0, name, process_set)[0]
     begin = tf.reduce_sum(all_rows[: rank_in(process_set)])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]
@@ -182,7 +183,7 @@ def _(node, upstream):
 
 
 def alltoall(tensor, splits, name: str, process_set: int = 0):
-    """Rows to all ranks and from all; no splits: as many to each. Returns (rows, their counts)."""
+    """Exchanges rows with all ranks; empty splits mean even ones. Returns (rows, their counts)."""
     if xla.inside_jit():
         return _alltoall_in_jit(tensor, splits, name, process_set)
     output, received = emit_matched(
@@ -213,7 +214,7 @@ def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
 
 @tf.RegisterGradient("SmddpAlltoall")
 def _(node, upstream, _):
-    # What came from a rank goes back to it.
+    # The gradients of received rows go back to their senders.
     name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
     return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
 
@@ -221,7 +222,7 @@ def _(node, upstream, _):
 def reducescatter(
     tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
 ) -> list:
-    """Reduces tensors of one dtype; each rank gets its part of the rows of each."""
+    """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
     own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
     outputs = _reduction(
         "reducescatter",
@@ -240,7 +241,7 @@ def reducescatter(
 
 
 def _own_rows(rows, process_set: int):
-    """This rank's part of the rows, as in collective/host/reduce_scatter.cc; None if not known."""
+    """This rank's number of rows, same as in reduce_scatter.cc; None if unknown."""
     if rows is None:
         return None
     each, odd = divmod(rows, size_of(process_set))
@@ -248,10 +249,10 @@ def _own_rows(rows, process_set: int):
 
 
 def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
-    """Every row's gradient is that of the rank that got it, scaled.
+    """Gathers each row's gradient from the rank that received the row, and scales it.
 
-    As in Horovod that of a sum is multiplied by the number of ranks, and that of an average is not
-    divided by it.
+    As in Horovod, the gradient of a sum is multiplied by the number of ranks, and the gradient of
+    an average is not divided by it.
     """
     if op not in (Average, Sum):
         raise LookupError(
@@ -280,14 +281,14 @@ def _(node, *upstream):
 
 
 def barrier(name: str, process_set: int = 0):
-    """Returns when every rank of the set has come here."""
+    """Blocks until every rank of the set has arrived."""
     if xla.inside_jit():
         xla.refuse("barrier")
     return emit_matched("barrier", process_set=process_set, tensor_name=name)
 
 
 def join():
-    """Serves the others' collectives until all ranks have come here; the last one's number."""
+    """Takes part in the others' collectives until all ranks have joined; returns the last one."""
     if xla.inside_jit():
         xla.refuse("join")
     last = emit("join", tensor_name="join")

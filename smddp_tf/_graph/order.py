@@ -1,17 +1,17 @@
-"""In which order collectives run, and how those of different ranks find each other.
+"""Keeps collectives in program order, and decides how the ranks' collectives are matched.
 
-TensorFlow chains stateful ops only inside one function body; a nested function, a loop or a cond
-that touches a variable is outside that chain. But ops that touch the same resource keep program
-order everywhere (automatic control dependencies), and TensorFlow lets a library say which resources
-an op touches. Ours all touch one thing, a constant: a graph that has a collective captures it, so
-functions, loops and conds that hold collectives have it among their inputs, and touch it too.
-Unlike the handle of a variable it may be captured by a function that ends in a SavedModel.
+TensorFlow orders stateful ops only within one function body, not across nested functions, loops and
+conds. But ops that touch the same resource keep program order everywhere (automatic control
+dependencies), and a library can register which resources its ops touch. Ours all touch one
+constant. A graph with a collective captures it, so functions, loops and conds that contain
+collectives have it as an input and touch it too. Unlike the handle of a variable, it may be
+captured by a function that is saved in a SavedModel.
 
-Inside jit_compile=True that is not enough: XLA runs what does not depend on each other in any
-order. There each call also reads a variable and writes it (xla.py).
+Inside jit_compile=True that is not enough, since XLA reorders calls without data dependencies.
+There each call also reads and writes a variable (xla.py).
 
-A TF1 graph has no order at all, and several threads have none among each other. There collectives
-are matched by name, in the order of the first rank of the set (ops/engine/channel.h).
+TF1 graphs and threads have no program order. Their collectives are matched by name, in the order of
+the set's first rank (ops/engine/channel.h).
 """
 
 import functools
@@ -25,19 +25,19 @@ tf = tensorflow()
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
 
-# How an operation meets its counterparts; of ops/collective/request.h.
+# How an operation is matched with its peers'; the values match ops/collective/request.h.
 IN_ORDER, PERHAPS_THREADS, BY_NAME = range(3)
 
 _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
-# Stateful ops of ours that wait for nobody; buckets start as soon as they can.
+# Our stateful ops that need no program order. Buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
-_constants: list = []  # the one of _constant(), once there is a graph with a collective
+_constants: list = []  # holds the constant of _constant() once a graph has a collective
 
 
 def _constant():
-    """What collectives touch. TensorFlow would copy a small one into each graph."""
+    """The constant that collectives touch. TensorFlow inlines small ones, so it is larger."""
     if not _constants:
         with tf.init_scope(), tf.device("/cpu:0"):
             _constants.append(tf.zeros([256], tf.int32))
@@ -46,7 +46,7 @@ def _constant():
 
 @functools.cache
 def variable_handle():
-    """The handle of the variable by which XLA keeps order."""
+    """The handle of the variable that keeps calls in order inside XLA."""
     with tf.init_scope(), tf.device("/cpu:0"):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="smddp_tf_order")
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0))
@@ -54,7 +54,7 @@ def variable_handle():
 
 
 def _captured(graph):
-    """The graph's own name for the constant; None if no collective is in it."""
+    """The graph's placeholder for the captured constant; None without collectives in the graph."""
     captures = getattr(graph, "captures", ())
     known = getattr(graph, _CAPTURED, (None, None))
     if known[0] is not captures:
@@ -66,7 +66,7 @@ def _captured(graph):
 
 @auto_control_deps.register_acd_resource_resolver
 def _smddp_tf_resolver(op, reads, writes) -> bool:
-    """Tells TensorFlow that an op touches the constant. Returns whether that is news."""
+    """Adds the constant to the resources that an op writes. Returns whether it was added."""
     del reads
     touched = _captured(op.graph) if _constants else None
     if touched is None or touched in writes:
@@ -79,7 +79,7 @@ def _smddp_tf_resolver(op, reads, writes) -> bool:
 
 
 def in_session() -> bool:
-    """Whether the graph that is being built ends up in a TF1 session."""
+    """Whether the graph that is being built will run in a TF1 session."""
     if tf.executing_eagerly():
         return False
     with tf.init_scope():
@@ -87,22 +87,22 @@ def in_session() -> bool:
 
 
 def keep() -> None:
-    """Keeps the collective that is emitted next in program order, if it is in a function."""
+    """Keeps the next emitted collective in program order, if it is inside a function."""
     if not tf.executing_eagerly() and not in_session():
         tf.compat.v1.get_default_graph().capture(_constant())
 
 
 def matching() -> int:
-    """How the operations that are emitted now meet their counterparts on other ranks."""
+    """How operations emitted here are matched with those of other ranks."""
     if in_session():
         return BY_NAME
     return PERHAPS_THREADS if _in_own_thread() else IN_ORDER
 
 
 def _in_own_thread() -> bool:
-    """Whether this is a thread that the script started: not the main one, nor TensorFlow's.
+    """Whether the script started this thread, as opposed to the main thread or TensorFlow's.
 
-    TensorFlow runs tf.py_function on threads of its own, but in program order.
+    TensorFlow runs tf.py_function on its own threads, but in program order.
     """
     thread = threading.current_thread()
     foreign = isinstance(thread, threading._DummyThread)
@@ -110,7 +110,7 @@ def _in_own_thread() -> bool:
 
 
 def _function_graph():
-    """The graph of the function, or the TF1 graph, in which a loop or cond is traced now."""
+    """The current function's or TF1 graph, outside of any loop or cond being traced."""
     graph = tf.compat.v1.get_default_graph()
     while isinstance(graph, ControlFlowFuncGraph):
         graph = graph.outer_graph
@@ -118,7 +118,7 @@ def _function_graph():
 
 
 def unique_name(name: str) -> str:
-    """The name, or in a graph that has it already one with a number, as TensorFlow's ops have."""
+    """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
     names = tf.compat.v1.get_default_graph().get_collection_ref(_NAMES)
     names.append(name)
     count = names.count(name)
@@ -126,14 +126,14 @@ def unique_name(name: str) -> str:
 
 
 def site_name(kind: str) -> str:
-    """The default name of a collective: its kind and where it is called.
+    """The default name of a collective: its kind and the call site.
 
-    Collectives of one function are numbered as they are traced, so that ranks that run them in
-    different orders see a mismatch and not wrong numbers. A cond or a loop belongs to the function
-    around it. An eager call has no number, since one rank may have made more of them.
+    Collectives of one function are numbered in tracing order, so that ranks that run them in
+    different orders get a mismatch instead of wrong results. A cond or loop counts as part of the
+    function around it. Eager calls are not numbered, since one rank may have made more of them.
     """
     if tf.executing_eagerly():
-        # "Thread-3 (evaluate)"; one rank may have started more threads, so numbers say nothing.
+        # Drop the number of "Thread-3 (evaluate)": ranks may have started different threads before.
         thread = re.sub(r"[-_]?\d+", "", threading.current_thread().name)
         return f"{kind} ({thread})" if _in_own_thread() else kind
     graph = _function_graph()
@@ -141,6 +141,6 @@ def site_name(kind: str) -> str:
     if not sites:
         sites.append(0)
     sites[0] += 1
-    # TensorFlow numbers functions of one name by what else the process has traced.
+    # Drop TensorFlow's suffix, which depends on what else the process has traced.
     function = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
     return f"{function}/{kind}.{sites[0]}" if function else f"{kind}.{sites[0]}"

@@ -1,4 +1,4 @@
-"""The three ops of a gradient plan; ops/engine/plan_runs.h says what they mean."""
+"""Emits the three ops of a gradient plan; ops/engine/plan_runs.h defines their semantics."""
 
 from smddp_tf._graph import library, ops
 from smddp_tf._graph.framework import tensorflow
@@ -7,7 +7,7 @@ tf = tensorflow()
 
 
 def plan_begin(plan, name: str, process_set: int = 0):
-    """Opens a run of a plan; returns its number, which every bucket takes."""
+    """Opens a run of a plan; returns the run number, which every bucket takes as an input."""
     return ops.emit(
         "plan_begin",
         plan_name=name,
@@ -31,12 +31,12 @@ def plan_bucket(
 ):
     """Reduces one bucket as soon as its tensors and those of all earlier buckets exist.
 
-    `earlier` is [] for the first bucket, then what this function returned for the one before.
+    `earlier` holds control inputs: [] for the first bucket, then what the previous call returned.
     Returns (outputs, a token for plan_end, `earlier` for the next bucket).
 
-    The engine would put buckets into order in any case, but one that is there too early can wait
-    for ever: TensorFlow does not end a step that failed, nor tell why it did, while an operation of
-    it is under way, and the bucket that is missing may be what failed.
+    The engine keeps buckets in order anyway, but a bucket that starts before its predecessors could
+    wait forever: if a predecessor's gradient fails, TensorFlow neither ends the step nor reports
+    the error while this bucket is pending.
     """
     with tf.device("/cpu:0"), tf.control_dependencies(earlier):
         outputs, token = library.ops().smddp_plan_bucket(
@@ -49,7 +49,8 @@ def plan_bucket(
             tensor_name=f"{name}.{bucket}",
             process_set=process_set,
         )
-        if library.ops_block():  # one at a time, or they would hold the threads that one needs
+        # Run blocking buckets one at a time: together they could occupy all TensorFlow threads.
+        if library.ops_block():
             return outputs, token, [token]
         with tf.control_dependencies([run, *tensors]):
             return outputs, token, [tf.no_op()]
@@ -69,7 +70,7 @@ def _(node, *upstream):
 
 
 def plan_end(run, tokens: list, process_set: int = 0) -> None:
-    """Closes the run. Takes the tokens as data: else TensorFlow would prune unused buckets."""
+    """Closes the run. Takes the tokens as inputs, so that TensorFlow does not prune buckets."""
     ops.emit("plan_end", run=run, tokens=tokens, process_set=process_set)
 
 

@@ -1,8 +1,8 @@
-"""rank() and the like as tensors: asked when the graph runs, not when it is made.
+"""rank() and similar queries as ops: evaluated when the graph runs, not when it is built.
 
-In eager mode they answer at once. All return an int32 scalar, and raise
-tf.errors.FailedPreconditionError when they run before init(), and tf.errors.InvalidArgumentError
-for a process set that is not there.
+In eager mode they run immediately. All return an int32 scalar. When run, they raise
+tf.errors.FailedPreconditionError before init(), and tf.errors.InvalidArgumentError for a process
+set that does not exist.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
 
-_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)  # of ops/tf/kernels/query_ops.cc
+# The values match ops/tf/kernels/query_ops.cc.
+_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
 
 
 def _query(query: int, process_set_id: int, name):
@@ -23,27 +24,27 @@ def _query(query: int, process_set_id: int, name):
 
 
 def rank_op(name: str | None = None):
-    """This process's number in the job."""
+    """This process's rank in the job."""
     return _query(_RANK, 0, name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None):
-    """The number of ranks in the job, or in the process set of that number."""
+    """The number of ranks in the job, or in the process set with this id."""
     return _query(_SIZE, process_set_id, name)
 
 
 def local_rank_op(name: str | None = None):
-    """This process's number among the ranks that share memory with it."""
+    """This process's rank among the ranks of its node (those that share memory)."""
     return _query(_LOCAL_RANK, 0, name)
 
 
 def local_size_op(name: str | None = None):
-    """The number of ranks that share memory with this one."""
+    """The number of ranks on this node (those that share memory), including this one."""
     return _query(_LOCAL_SIZE, 0, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None):
-    """1 if this process is in the process set of that number, else 0."""
+    """1 if this process is in the process set with this id, else 0."""
     return _query(_INCLUDED, process_set_id, name)
 
 

@@ -1,14 +1,14 @@
 """Collectives inside tf.function(jit_compile=True).
 
-XLA runs no TensorFlow kernels, so the op is replaced by a custom call to tf/xla/xla_call.cc. XLA
-keeps no program order between calls, even those with side effects, so each call takes a token from
-the one before it: the value of the variable of order.py, which TensorFlow hands through nested
+XLA runs no TensorFlow kernels, so each op is replaced by a custom call to tf/xla/xla_call.cc. XLA
+keeps no program order between calls, not even those with side effects. So each call takes a token
+from its predecessor: the value of order.py's variable, which TensorFlow threads through nested
 functions, loops and conds.
 
-There are two kinds of custom call. The typed one, of TensorFlow 2.18 and later, is emitted as a
-small StableHLO module; a failure has the same class as in the other modes. The legacy one, which
-XLA is about to remove, serves TensorFlow 2.15 to 2.17; its arguments travel as text, and a failure
-is tf.errors.InternalError, whatever its kind, because it has no other class.
+There are two kinds of custom call. Typed calls (TensorFlow 2.18 and later) are emitted as a small
+StableHLO module, and failures raise the same exceptions as in other modes. Legacy calls, which XLA
+is about to remove, serve TensorFlow 2.15 to 2.17: arguments are passed as text, and all failures
+raise tf.errors.InternalError, since a legacy call has no other error class.
 """
 
 import struct
@@ -23,7 +23,7 @@ tf = tensorflow()
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
 from tensorflow.python.ops import control_flow_util  # noqa: E402
 
-# Of ops/capi/smddp.h.
+# The kinds of ops/capi/smddp.h.
 _KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
 # StableHLO's names of the dtypes.
 _ELEMENTS = {
@@ -39,21 +39,21 @@ _ELEMENTS = {
     tf.int64: "i64",
     tf.bool: "i1",
 }
-# Of the module's calling convention: the one that JAX has written since 2023.
+# Calling convention version of XlaCallModule; the one that JAX has emitted since 2023.
 _MODULE_VERSION = 9
 _TARGET = "smddp_collective"
 _LAST_TOKEN = "smddp_tf_last_token"
 
 
 def inside_jit() -> bool:
-    """Whether the trace under way is for XLA."""
+    """Whether the graph being traced will be compiled by XLA."""
     if tf.executing_eagerly():
         return False
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def refuse(what: str) -> None:
-    """Raises the error of a collective that XLA programs cannot have."""
+    """Raises the error for a collective that is not supported inside XLA."""
     raise tf.errors.UnimplementedError(
         None,
         None,
@@ -73,7 +73,8 @@ def _read_token():
         token = tf.raw_ops.ReadVariableOp(resource=order.variable_handle(), dtype=tf.int32)
         token.set_shape([])
         return token
-    # There the variable is not initialized; there are names (order.py), and this function's order.
+    # In a TF1 session the variable is not initialized. Collectives are matched by name there, so
+    # only order within this function is needed: pass the token from call to call.
     last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
     return last[0] if last else tf.constant(0, tf.int32)
 
@@ -86,7 +87,7 @@ def _write_token(token) -> None:
 
 
 def _attribute(value) -> str:
-    """A Python value as an attribute in the text of an MLIR module."""
+    """Formats a Python value as an MLIR attribute."""
     if isinstance(value, int):
         return f"{value} : i64"
     if isinstance(value, float):
@@ -99,7 +100,7 @@ def _attribute(value) -> str:
 
 
 def _typed_call(operands, fields, dtypes, shapes) -> list:
-    """The call as a module of its own, which TensorFlow inlines into the program."""
+    """Emits the call as a StableHLO module, which TensorFlow inlines into the program."""
 
     def types(dtypes, shapes):
         return [
@@ -111,6 +112,7 @@ def _typed_call(operands, fields, dtypes, shapes) -> list:
     gives = types(dtypes, shapes)
     names = [f"%a{i}" for i in range(len(operands))]
     results = [f"%r#{i}" for i in range(len(gives))]
+
     attributes = ", ".join(f"{key} = {_attribute(value)}" for key, value in fields.items())
     module = f"""module @smddp {{
   func.func public @main({", ".join(map("{}: {}".format, names, takes))}) -> ({", ".join(gives)}) {{
@@ -155,7 +157,7 @@ def call(
     process_set=0,
     result_shapes=None,
 ) -> list:
-    """Emits one custom call for tensors of one dtype; results have the inputs' shapes, or these."""
+    """Emits one custom call for tensors of one dtype; result_shapes default to the inputs'."""
     try:
         emit = {"typed": _typed_call, "legacy": _legacy_call}[library.xla_call_kind()]
     except LibraryError as error:
@@ -165,6 +167,7 @@ def call(
             f"collectives inside jit_compile=True are not available in TensorFlow "
             f"{tf.__version__} ({error}); compile with jit_compile=False",
         ) from error
+
     fields = {
         "kind": _KINDS[kind],
         "dtype": int(tensors[0].dtype.as_datatype_enum),
@@ -176,7 +179,9 @@ def call(
         "matching": int(order.matching()),
         "name": name,
     }
+
     shapes = [_static_shape(tensor) for tensor in tensors]
+
     order.keep()
     token = _read_token()
     *results, token = emit(

@@ -1,1 +1,1 @@
-"""The job: its ranks, process sets, settings and native library. Imports no framework."""
+"""The job: ranks, process sets, configuration and the native library. Imports no framework."""

@@ -1,11 +1,11 @@
-"""What all ranks must, or should, start with alike, as the Python layer knows it."""
+"""Collects the Python layer's settings and versions, which init() compares across ranks."""
 
 import importlib.metadata
 import sys
 
 from smddp_tf._job import config
 
-# The names under which TensorFlow and Keras are published.
+# Product -> (module, names of its distributions on the package index).
 _DISTRIBUTIONS = {
     "TensorFlow": ("tensorflow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")),
     "Keras": ("keras", ("keras",)),
@@ -13,7 +13,7 @@ _DISTRIBUTIONS = {
 
 
 def _version(module: str, distributions) -> str:
-    """Its major and minor version, without importing it; "" if that cannot be known."""
+    """The module's major.minor version, without importing it; "" if unknown."""
     found = getattr(sys.modules.get(module), "__version__", None)
     for name in () if found else distributions:
         try:
@@ -25,7 +25,11 @@ def _version(module: str, distributions) -> str:
 
 
 def terms() -> tuple:
-    """Returns (must, should, problem): lines of NAME=value, and why this rank cannot start."""
+    """Returns (must, should, problem).
+
+    must and should are NAME=value lines that have to, or ought to, agree across ranks. problem says
+    why this rank cannot start; "" if it can.
+    """
     should = "".join(f"{name}={_version(*where)}\n" for name, where in _DISTRIBUTIONS.items())
     try:
         settings = config.load()

@@ -1,4 +1,4 @@
-"""Who and where this rank is, and what the library has; names as of Horovod's basics."""
+"""Rank and size queries, statistics and build information, with Horovod's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from smddp_tf.errors import NotInitializedError
 
 
 def is_initialized() -> bool:
-    """Whether init() was called, and shutdown() not since."""
+    """Whether init() has been called, without a shutdown() since."""
     return bool(native.core().smddp_is_initialized())
 
 
@@ -21,7 +21,10 @@ def _query(value: int) -> int:
 
 
 def rank() -> int:
-    """This process's number in the job, from 0. ValueError before init(), as all below."""
+    """This process's rank in the job, from 0.
+
+    Like the queries below, it raises ValueError before init().
+    """
     return _query(native.core().smddp_rank())
 
 
@@ -31,17 +34,17 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """This process's number among the ranks that share memory with it, from 0."""
+    """This process's rank among the ranks of its node (those that share memory), from 0."""
     return _query(native.core().smddp_local_rank())
 
 
 def local_size() -> int:
-    """The number of ranks that share memory with this one, itself included."""
+    """The number of ranks on this node (those that share memory), including this one."""
     return _query(native.core().smddp_local_size())
 
 
 def cross_rank() -> int:
-    """The number of this rank's node, from 0."""
+    """The index of this rank's node, from 0."""
     return _query(native.core().smddp_cross_rank())
 
 
@@ -51,35 +54,35 @@ def cross_size() -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether every node has as many ranks."""
+    """Whether every node has the same number of ranks."""
     return bool(_query(native.core().smddp_is_homogeneous()))
 
 
 def stats() -> dict:
-    """Counters of this rank: collectives, buckets, their bytes, staging bytes, SIMD level, MPI."""
+    """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI."""
     buffer = ctypes.create_string_buffer(4096)
     native.core().smddp_stats_json(buffer, len(buffer))
     return json.loads(buffer.value)
 
 
-# How the library was built, for scripts that ask. MPI and the rest are opened at run time.
+# Horovod's build queries. Nothing is decided at build time here: MPI is loaded at run time.
 def mpi_built() -> bool:
-    """MPI can carry bytes between nodes."""
+    """Whether MPI can be used between nodes: always, since it is loaded at run time."""
     return True
 
 
 def mpi_enabled() -> bool:
-    """The job was launched by mpirun."""
+    """Whether the job runs under MPI."""
     return bool(stats().get("mpi", "none") != "none")
 
 
 def mpi_threads_supported() -> bool:
-    """Collectives may be called from any thread."""
+    """Whether collectives may be called from any thread: always."""
     return True
 
 
 def _never() -> bool:
-    """Not part of this library."""
+    """Always False: this library does not use that backend."""
     return False
 
 

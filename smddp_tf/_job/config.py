@@ -1,4 +1,4 @@
-"""The only reader of SMDDP_* environment variables in Python (the core reads its own)."""
+"""Reads SMDDP_* environment variables; nothing else in Python does. The core reads its own."""
 
 import dataclasses
 import os
@@ -8,12 +8,12 @@ import os
 class Config:
     """Options of the Python layer."""
 
-    # SMDDP_BUCKET_BYTES: gradients are reduced in buckets of about this size. Larger buckets
-    # overlap less with the backward pass; smaller ones cost more operations.
+    # SMDDP_BUCKET_BYTES: approximate bucket size. Larger buckets overlap less with the backward
+    # pass; smaller ones cost more operations.
     bucket_bytes: int = 32 << 20
     # SMDDP_FIRST_BUCKET_BYTES: the first bucket of a step is smaller, to start early.
     first_bucket_bytes: int = 1 << 20
-    # SMDDP_LIBRARY_DIR: where the native libraries are, instead of beside the package.
+    # SMDDP_LIBRARY_DIR: the folder of the native libraries, instead of the package's own.
     library_dir: str = ""
 
 
@@ -36,7 +36,7 @@ def load() -> Config:
     """Reads the environment.
 
     Raises:
-      ValueError: a variable has a value that is not understood.
+      ValueError: a variable has an invalid value.
     """
     default = Config()
     return Config(
@@ -47,20 +47,24 @@ def load() -> Config:
 
 
 def library_dir() -> str:
-    """SMDDP_LIBRARY_DIR alone: with it the native code is found that tells others of the rest."""
+    """SMDDP_LIBRARY_DIR, without validating the rest.
+
+    The native library must load even if other variables are invalid, since it reports the problem
+    to the other ranks.
+    """
     return os.environ.get("SMDDP_LIBRARY_DIR", Config.library_dir)
 
 
 def blocking_ops() -> bool:
-    """SMDDP_TEST_BLOCKING_OPS=1, for tests: as if TensorFlow's completion callback were unknown."""
+    """SMDDP_TEST_BLOCKING_OPS=1, for tests: treat TensorFlow's completion callback as unusable."""
     return os.environ.get("SMDDP_TEST_BLOCKING_OPS", "") == "1"
 
 
 def xla_call() -> str:
-    """SMDDP_TEST_XLA_CALL, for tests: "typed" or "legacy" instead of what TensorFlow offers.
+    """SMDDP_TEST_XLA_CALL, for tests: forces "typed" or "legacy" custom calls; "" by default.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: it has another value.
     """
     kind = os.environ.get("SMDDP_TEST_XLA_CALL", "")
     if kind not in ("", "typed", "legacy"):

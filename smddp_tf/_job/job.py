@@ -1,4 +1,4 @@
-"""Joins and leaves the job."""
+"""init() and shutdown()."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _failed = False
 
 
 def _note_failure(previous):
-    """An excepthook that remembers that the script ends by an exception."""
+    """An excepthook that records that the script ends with an exception; shutdown() reports it."""
 
     def hook(kind, value, traceback):
         global _failed
@@ -50,35 +50,39 @@ def _install_exit_hooks() -> None:
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Connects this process with the other ranks of the job. May be called again; nothing happens.
+    """Connects this process to the other ranks of the job. Further calls have no effect.
 
-    Launched by mpirun, the job has its ranks; otherwise it has one, and every collective is the
-    identity.
+    Under mpirun the job consists of its ranks. Otherwise the job has one rank, and every
+    collective is the identity.
 
     Args:
-      comm: None: the job has all ranks of mpirun. A list of mpirun's ranks, or an mpi4py
-        communicator: the job has these, renumbered from 0 in this order. All ranks that are listed
-        give the same list; one that is not listed is a job of its own, of size 1. Ranks may give
-        lists without a common rank, to be several jobs.
-      process_sets: ProcessSets to add, the same on all ranks, as add_process_set() does. "dynamic"
-        is accepted for old scripts: sets can always be added.
+      comm: None: the job has all of mpirun's ranks. A list of mpirun's ranks, or an mpi4py
+        communicator: the job has these ranks, renumbered from 0 in the given order. All listed
+        ranks must pass the same list; a rank that is not listed forms a job of size 1. Passing
+        disjoint lists splits the ranks into several jobs.
+      process_sets: ProcessSets to add with add_process_set(); the same on all ranks. "dynamic" is
+        ignored, accepted for compatibility: sets can always be added.
 
     Raises:
-      ValueError: an argument that is not understood, or that differs between ranks; on all ranks.
-      InitError: the ranks cannot be connected, or were started with settings that cannot be or that
-        differ, on all ranks; or other processes were started with this one that cannot be joined.
-        The message has the remedy.
+      ValueError: an argument is invalid, or differs between ranks; raised on all ranks.
+      InitError: the ranks cannot be connected, or their settings are invalid or differ (raised on
+        all ranks); or the launcher started further processes that cannot be joined. The message
+        includes the remedy.
     """
     with _init_lock:
         if basics.is_initialized():
             return
+
         ranks = [] if comm is None else ranks_of(comm)
         wanted = wanted_sets(process_sets)
+
+        # A rank that cannot start still connects, to report its problem to the others.
         *terms, problem = agreement.terms()
         told = [text.encode() for text in (*terms, problem or native.misplaced())]
         code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
         if code != 0:
             raise (ValueError if code == USAGE else InitError)(native.last_error())
+
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
         raise_for(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
@@ -87,7 +91,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def shutdown() -> None:
-    """Leaves the job. Called by itself when the script ends; may be called again."""
+    """Leaves the job. Runs automatically at exit; further calls have no effect."""
     for process_set in list(added_sets.values()):
         process_set._invalidate()
     added_sets.clear()

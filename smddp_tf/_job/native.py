@@ -1,4 +1,4 @@
-"""Finds, loads and checks the native libraries; the only file that knows their paths."""
+"""Locates, loads and version-checks the native libraries; only this file knows their paths."""
 
 import ctypes
 import functools
@@ -13,7 +13,7 @@ _PACKAGED = pathlib.Path(__file__).parents[1] / "lib"
 
 
 def _missing(path: pathlib.Path) -> str:
-    """Why the library cannot be loaded from there; "" if it exists."""
+    """The error text if the library does not exist; "" if it does."""
     if path.exists():
         return ""
     return (
@@ -25,20 +25,20 @@ def _missing(path: pathlib.Path) -> str:
 def library_path(name: str) -> str:
     path = pathlib.Path(config.library_dir() or _PACKAGED) / name
     if _missing(path) and (_PACKAGED / name).exists():
-        path = _PACKAGED / name  # by which init() can tell the other ranks of misplaced()
+        path = _PACKAGED / name  # so that init() can report misplaced() to the other ranks
     if _missing(path):
         raise LibraryError(_missing(path))
     return os.fspath(path)
 
 
 def misplaced() -> str:
-    """What SMDDP_LIBRARY_DIR lacks; "" if nothing."""
+    """The error text if SMDDP_LIBRARY_DIR is set but lacks the library; otherwise ""."""
     folder = config.library_dir()
     return _missing(pathlib.Path(folder) / "libsmddp.so") if folder else ""
 
 
 class Tensor(ctypes.Structure):
-    """smddp_tensor of ops/capi/smddp.h."""
+    """Mirrors smddp_tensor in ops/capi/smddp.h."""
 
     _fields_ = (
         ("input", ctypes.c_void_p),
@@ -49,7 +49,7 @@ class Tensor(ctypes.Structure):
 
 
 class Request(ctypes.Structure):
-    """smddp_request of ops/capi/smddp.h."""
+    """Mirrors smddp_request in ops/capi/smddp.h."""
 
     _fields_ = (
         ("kind", ctypes.c_int32),
@@ -70,7 +70,7 @@ class Request(ctypes.Structure):
 
 @functools.cache
 def core() -> ctypes.CDLL:
-    """The C API (ops/capi/smddp.h)."""
+    """The core library with its C API (ops/capi/smddp.h), loaded on first use."""
     library = ctypes.CDLL(library_path("libsmddp.so"))
     library.smddp_last_error.restype = ctypes.c_char_p
     library.smddp_version.restype = ctypes.c_char_p
@@ -85,5 +85,5 @@ def core() -> ctypes.CDLL:
 
 
 def last_error() -> str:
-    """The sentence of the calling thread's last failure in the C API."""
+    """The message of the calling thread's last C API error."""
     return core().smddp_last_error().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Process sets: some ranks of the job, which run collectives apart from the others."""
+"""Process sets: subsets of the job's ranks that run their own collectives."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from smddp_tf._job import basics, native
 from smddp_tf.errors import JobError, NotInitializedError
 
-# Of capi/smddp.h.
+# Status codes of capi/smddp.h.
 USAGE, _MISMATCH, _NOT_INITIALIZED = 1, 2, 6
 
 
-added_sets: dict = {}  # number -> ProcessSet, without the global one
+added_sets: dict = {}  # process_set_id -> ProcessSet, without the global one
 
 
 def ranks_of(ranks_or_comm) -> list:
-    """The ranks of a list or of an mpi4py communicator, in their order."""
+    """The ranks of a list or an mpi4py communicator, in the given order."""
     if hasattr(ranks_or_comm, "Get_group"):
-        from mpi4py import MPI  # it is there, for this is one of its objects
+        from mpi4py import MPI  # installed, since the argument is one of its objects
 
         group, world = ranks_or_comm.Get_group(), MPI.COMM_WORLD.Get_group()
         return list(MPI.Group.Translate_ranks(group, list(range(group.size)), world))
@@ -36,20 +36,20 @@ def c_ranks(ranks: list):
 
 
 class ProcessSet:
-    """Some ranks of the job, which run collectives apart from the others.
+    """A subset of the job's ranks that runs its own collectives.
 
-    Give it to init() or add_process_set(), and then to collectives as process_set=. A rank may be
-    in several sets; sets do not wait for each other.
+    Register it with init() or add_process_set(), then pass it to collectives as process_set=. A
+    rank may be a member of several sets; sets never wait for each other.
 
     Args:
       ranks_or_comm: ranks of the job, in any order, or an mpi4py communicator.
 
     Attributes:
-      ranks: the ranks, ascending; None after the set was removed.
-      process_set_id: its number; None until it is added, and after it was removed.
+      ranks: the ranks, in ascending order; None once the set is removed.
+      process_set_id: the set's number in the job; None until it is added and once it is removed.
 
     Raises:
-      ValueError: the argument is neither.
+      ValueError: the argument is neither a list of ranks nor a communicator.
     """
 
     process_set_id = None
@@ -62,15 +62,15 @@ class ProcessSet:
         return f"ProcessSet({self.ranks}, process_set_id={self.process_set_id})"
 
     def size(self):
-        """The number of ranks in the set; None if it is not added."""
+        """The number of ranks in the set; None if the set is not in the job."""
         return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self):
-        """This process's number in the set; None if it is not in it, or the set is not added."""
+        """This process's rank in the set; None for non-members or if the set is not in the job."""
         return self.ranks.index(basics.rank()) if self.included() else None
 
     def included(self):
-        """Whether this process is in the set; None if it is not added."""
+        """Whether this process is a member; None if the set is not in the job."""
         return None if self.process_set_id is None else basics.rank() in self.ranks
 
     def _invalidate(self) -> None:
@@ -78,12 +78,12 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks of the job. Its functions raise ValueError before init()."""
+    """All ranks of the job. Its methods raise ValueError before init()."""
 
     process_set_id = 0
 
     def __init__(self) -> None:
-        """Its ranks are known after init()."""
+        """Takes no ranks: they are known only after init()."""
 
     def __repr__(self) -> str:
         return "global_process_set"
@@ -98,11 +98,11 @@ class _GlobalProcessSet(ProcessSet):
         return basics.size()
 
     def rank(self) -> int:
-        """This process's number in the job."""
+        """This process's rank in the job."""
         return basics.rank()
 
     def included(self) -> bool:
-        """Every process is."""
+        """Always True; raises ValueError before init()."""
         return basics.size() > 0
 
 
@@ -110,7 +110,7 @@ global_process_set = _GlobalProcessSet()
 
 
 def wanted_sets(process_sets) -> list:
-    """The argument of init(), checked before anything is sent."""
+    """Validates init()'s process_sets before any communication and returns it as a list."""
     if process_sets is None or process_sets == "dynamic":
         return []
     wanted = [process_sets] if isinstance(process_sets, (str, ProcessSet)) else list(process_sets)
@@ -123,7 +123,7 @@ def wanted_sets(process_sets) -> list:
 
 
 def raise_for(code: int) -> None:
-    """Raises what a change of the process sets failed with."""
+    """Raises the exception for a C API status code; does nothing for success."""
     if code in (USAGE, _MISMATCH):
         raise ValueError(native.last_error())
     if code == _NOT_INITIALIZED:
@@ -133,20 +133,21 @@ def raise_for(code: int) -> None:
 
 
 def add_process_set(process_set: ProcessSet) -> ProcessSet:
-    """Adds a process set to the job. Every rank of the job calls it, in the set or not.
+    """Adds a process set to the job. Collective over the job: ranks outside the set call it too.
 
-    Takes staging memory on the ranks of the set, until it is removed (stats()["staging_bytes"]).
+    The ranks of the set allocate staging memory for it until it is removed
+    (stats()["staging_bytes"]).
 
     Args:
-      process_set: a ProcessSet, or a list of ranks; the same on all ranks.
+      process_set: a ProcessSet or a list of ranks; the same on all ranks.
 
     Returns:
-      The ProcessSet; collectives take it now.
+      The ProcessSet, ready to be passed to collectives.
 
     Raises:
-      ValueError: the ranks of the job give different lists; the list is empty, has a rank twice or
-        one that does not exist; a set of the same ranks exists. On all ranks.
-      JobError: a rank died or did not come.
+      ValueError: the ranks pass different lists; the list is empty, repeats a rank or contains one
+        that does not exist; a set of the same ranks exists. Raised on all ranks.
+      JobError: a rank died or timed out.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -164,18 +165,18 @@ def add_process_set(process_set: ProcessSet) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a process set and frees its memory. Every rank of the job calls it.
+    """Removes a process set and frees its memory. Collective over the job.
 
     Args:
-      process_set: one that was added; it cannot be used any more.
+      process_set: a set that was added; it cannot be used afterwards.
 
     Returns:
       True; False for the global set and for a set that is not in the job.
 
     Raises:
-      ValueError: the ranks give different sets, or one has a collective under way in it. On all
-        ranks; the set stays.
-      JobError: a rank died or did not come.
+      ValueError: the ranks pass different sets, or some rank has a pending collective in the set.
+        Raised on all ranks; the set is kept.
+      JobError: a rank died or timed out.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set={process_set!r} is not a ProcessSet")  # noqa: TRY004
@@ -189,10 +190,10 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def check_process_set(process_set) -> int:
-    """The number of a process set that this rank may use.
+    """Checks that this rank may use a process set, and returns its id.
 
     Raises:
-      ValueError: it is no ProcessSet, was not added, or this rank is not in it.
+      ValueError: it is not a ProcessSet, is not in the job, or does not include this rank.
       NotInitializedError: init() was not called.
     """
     basics.size()
@@ -215,7 +216,11 @@ def check_process_set(process_set) -> int:
 
 
 def set_of(process_set_id: int) -> ProcessSet:
-    """The set of that number. ValueError: it was removed."""
+    """The process set with this id.
+
+    Raises:
+      ValueError: the set was removed.
+    """
     process_set = added_sets.get(process_set_id) if process_set_id else global_process_set
     if process_set is None:
         raise ValueError(f"process set {process_set_id} was removed")
@@ -223,7 +228,7 @@ def set_of(process_set_id: int) -> ProcessSet:
 
 
 def rank_in(process_set_id: int) -> int:
-    """This process's number in the set of that number.
+    """This process's rank in the process set with this id.
 
     Raises:
       ValueError: the set was removed.
@@ -232,7 +237,7 @@ def rank_in(process_set_id: int) -> int:
 
 
 def size_of(process_set_id: int) -> int:
-    """The number of ranks in the set of that number.
+    """The number of ranks in the process set with this id.
 
     Raises:
       ValueError: the set was removed.

@@ -1,12 +1,12 @@
-"""The reduce operations, with Horovod's names and numbers."""
+"""The reduce operations, with Horovod's names and values."""
 
 import enum
 
 
 class ReduceOp(enum.IntEnum):
-    """How the ranks' values are combined.
+    """How a reduction combines the ranks' values.
 
-    smddp_tf.Average is ReduceOp.Average, and so on. The numbers are those of ops/capi/smddp.h.
+    smddp_tf.Average is ReduceOp.Average, and so on. The values match ops/capi/smddp.h.
     """
 
     Average = 0
@@ -16,7 +16,7 @@ class ReduceOp(enum.IntEnum):
     Max = 4
     Product = 5
 
-    # An IntEnum prints its number from Python 3.11 on, and is formatted as one before.
+    # Print the name: str() of an IntEnum is its number since Python 3.11, format() was before too.
     __str__ = __repr__ = lambda self: self.name
     __format__ = lambda self, spec: format(self.name, spec)  # noqa: E731
 

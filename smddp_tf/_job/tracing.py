@@ -1,4 +1,4 @@
-"""Starts and stops the timeline; smddp_tf.timeline reads what it wrote."""
+"""Starts and stops the timeline; smddp_tf.timeline analyzes the files."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from smddp_tf._job import basics, native
 
 
 def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> None:
-    """Starts to write a Chrome trace of this rank's collectives, which Perfetto opens.
+    """Starts writing a Chrome trace of this rank's collectives; Perfetto can open it.
 
-    ``python -m smddp_tf.timeline`` joins the files of all ranks and says who waited for whom.
+    ``python -m smddp_tf.timeline`` merges the ranks' files and shows who waited for whom.
 
     Args:
-      file_path: trace.json becomes trace.rank3.json on rank 3.
-      mark_cycles: accepted for old scripts; there are no cycles.
+      file_path: path of the trace; the rank is inserted: trace.json becomes trace.rank3.json.
+      mark_cycles: ignored, accepted for compatibility; there are no cycles.
 
     Raises:
-      ValueError: before init(), one is being written already, or the file cannot be written.
+      ValueError: init() was not called, a trace is already being written, or the file cannot be
+        written.
     """
     del mark_cycles
     basics.size()
@@ -26,6 +27,6 @@ def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> N
 
 
 def stop_timeline() -> None:
-    """Ends the trace that start_timeline() or SMDDP_TIMELINE began; harmless if there is none."""
+    """Stops the trace started by start_timeline() or SMDDP_TIMELINE; no effect without one."""
     basics.size()
     native.core().smddp_timeline_stop()

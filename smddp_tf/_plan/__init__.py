@@ -1,1 +1,1 @@
-"""Which gradients are reduced together, and in which order. Standard library only."""
+"""Assigns gradients to buckets and orders them. Uses the standard library only."""

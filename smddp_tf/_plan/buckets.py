@@ -1,8 +1,8 @@
-"""The plan of a step's gradients: which are reduced together, and in which order.
+"""Makes the plan of a step: assigns gradients to buckets and orders the buckets.
 
-Pure: it knows names, sizes and kinds, and imports no TensorFlow. Every rank makes its own plan
-from its own gradients; equal inputs give equal plans, and the fingerprint tells the engine whether
-they were equal.
+Pure: it sees names, sizes and kinds, and does not import TensorFlow. Every rank makes its plan from
+its own gradients, without communication. Equal inputs give equal plans; the engine compares
+fingerprints to detect unequal ones.
 """
 
 import dataclasses
@@ -13,18 +13,18 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True)
 class GradientSpec:
-    """One gradient as the plan sees it."""
+    """A gradient, as input of the plan."""
 
     name: str
     dtype: str
     shape: tuple  # of int or None
-    nbytes: int  # 0 when not known
-    kind: str = "dense"  # or "sparse" or "none"
+    nbytes: int  # 0 if unknown
+    kind: str = "dense"  # or "sparse", or "none" for a missing gradient
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Buckets of gradient indices, in the order in which they are reduced."""
+    """Buckets of gradient indices, in reduction order."""
 
     buckets: tuple
     fingerprint: int
@@ -32,9 +32,10 @@ class Plan:
 
 
 def normal_name(name: str) -> str:
-    """A variable's name without what differs between ranks that built other models before.
+    """A variable's name without Keras's layer numbers.
 
-    Keras numbers layers per process: ``dense_3/kernel:0`` here is ``dense_1/kernel:0`` there.
+    Keras numbers layers per process, so a rank that built another model first has
+    ``dense_3/kernel:0`` where its peers have ``dense_1/kernel:0``.
     """
     parts = name.split(":")[0].split("/")
     return "/".join(re.sub(r"_\d+$", "", part) for part in parts)
@@ -49,7 +50,10 @@ def _line(spec: GradientSpec) -> str:
 
 
 def _by_size(specs, indices, bucket_bytes: int, first_bucket_bytes: int) -> list:
-    """Cuts indices, in order, into buckets of one dtype and about bucket_bytes."""
+    """Splits indices, in order, into buckets of one dtype and up to bucket_bytes each.
+
+    A larger gradient gets a bucket of its own.
+    """
     buckets: list = []
     open_buckets: dict = {}  # dtype -> (bucket, bytes)
     for i in indices:
@@ -66,7 +70,7 @@ def _by_size(specs, indices, bucket_bytes: int, first_bucket_bytes: int) -> list
 
 
 def _one_dtype_each(specs, groups) -> list:
-    """Splits every group by dtype, keeping order."""
+    """Splits every group by dtype, preserving order."""
     buckets = []
     for group in groups:
         by_dtype: dict = {}
@@ -99,19 +103,20 @@ def make_plan(
     """Makes the plan.
 
     Args:
-      specs: the gradients in creation order (that of the sources).
-      bucket_bytes: about the size of a bucket.
-      first_bucket_bytes: that of the first one.
-      num_groups: > 0: so many buckets, evenly by count, instead of by size.
-      groups: indices that belong together; the rest is cut by size.
-      options: whatever else must be equal on all ranks (op, scales, compression).
+      specs: the gradients in the order of their sources.
+      bucket_bytes: approximate size of a bucket, in bytes.
+      first_bucket_bytes: approximate size of the first bucket, in bytes.
+      num_groups: if > 0, make this many groups of nearly equal counts, instead of buckets by size.
+      groups: lists of indices to reduce together; the remaining gradients are split by size.
+      options: other settings that must be equal on all ranks (op, scales), as text.
 
     Returns:
-      The plan. Only "dense" gradients are in its buckets; the last created come first, because
-      the backward pass makes them first.
+      The plan. Its buckets contain "dense" gradients only, last sources first, because the backward
+      pass computes their gradients first.
     """
     dense = [i for i, spec in enumerate(specs) if spec.kind == "dense"]
     backward = dense[::-1]
+
     if num_groups > 0:
         buckets = _one_dtype_each(specs, _even_groups(backward, num_groups))
     elif groups is not None:
@@ -123,6 +128,7 @@ def make_plan(
         buckets.sort(key=lambda bucket: -max(bucket))
     else:
         buckets = _by_size(specs, backward, bucket_bytes, first_bucket_bytes)
+
     lines = [_line(spec) for spec in specs]
     digest = hashlib.sha256(repr((lines, buckets, options)).encode()).digest()
     return Plan(

@@ -1,5 +1,5 @@
-"""Scripts written for Horovod or for SageMaker's library, without an edit.
+"""Runs unmodified scripts that were written for Horovod or SageMaker's library.
 
-``python -m smddp_tf.compat train.py`` runs a script whose imports are horovod's or smdistributed's:
-these names are provided in that process, and nowhere else. docs/api-parity.md says what there is.
+``python -m smddp_tf.compat train.py`` runs a script that imports horovod or smdistributed; the
+modules are provided in that process only. docs/api-parity.md lists the supported names.
 """

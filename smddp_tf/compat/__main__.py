@@ -10,7 +10,7 @@ from smddp_tf.compat.environment import adopt_horovod_environment
 
 
 def main() -> None:
-    """Runs a script or a module with the foreign names provided."""
+    """Runs a script or module with horovod's and smdistributed's modules provided."""
     parser = argparse.ArgumentParser(
         prog="python -m smddp_tf.compat",
         description="Runs a script that imports horovod or smdistributed, on smddp_tf.",
@@ -28,7 +28,7 @@ def main() -> None:
         return
     if not os.path.exists(args.program):
         parser.error(f"{args.program} does not exist")
-    # As Python itself does for a script.
+    # Same as Python itself does for a script.
     sys.path[0] = os.path.dirname(os.path.abspath(args.program))
     runpy.run_path(args.program, run_name="__main__")
 

@@ -1,4 +1,4 @@
-"""Provides horovod's and smdistributed's modules in this process."""
+"""Import hooks that provide horovod's and smdistributed's modules in this process."""
 
 import importlib
 import importlib.abc
@@ -7,7 +7,7 @@ import sys
 
 ROOTS = ("horovod", "smdistributed", "smddpcommon")
 
-# Modules that are not provided, and what to use.
+# Modules that are not provided, and what to use instead.
 REFUSED = {
     "horovod.torch": "this library is for TensorFlow",
     "horovod.mxnet": "this library is for TensorFlow",
@@ -25,13 +25,13 @@ REFUSED = {
 
 
 class _Alias(importlib.abc.Loader):
-    """Gives the module of this package under the foreign name."""
+    """Loads the module of this package under the foreign name."""
 
     def create_module(self, spec):
         return importlib.import_module(f"smddp_tf.compat.{spec.name}")
 
     def exec_module(self, module):
-        """It ran when it was imported under its own name."""
+        """Does nothing: the module ran when it was imported under its own name."""
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -53,7 +53,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def install() -> None:
-    """Provides the modules, in this process, even if a real installation is there."""
+    """Provides the modules in this process, shadowing any real installation."""
     loaded = [name for name in sys.modules if name.split(".")[0] in ROOTS]
     if loaded:
         raise RuntimeError(f"{loaded[0]} is imported already; install the names before that")
@@ -62,7 +62,7 @@ def install() -> None:
 
 
 def refuse_names(module: str, refused: dict):
-    """A module's __getattr__ that says, of names that are not provided, what to use instead."""
+    """Returns a module __getattr__ whose errors say what to use instead of a missing name."""
 
     def missing(name: str):
         if name in refused:

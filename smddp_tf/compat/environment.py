@@ -1,13 +1,13 @@
-"""Horovod's environment variables that mean something here, for scripts that nobody edits."""
+"""Translates Horovod's environment variables, for unmodified scripts."""
 
 import os
 
-_NEVER = "10000000"  # seconds: four months, the most that is taken
+_NEVER = "10000000"  # seconds: about four months, the maximum that is accepted
 _HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
 
 
 def adopt_horovod_environment() -> None:
-    """Sets SMDDP_* from HOROVOD_*, where the former are not set; for unchanged scripts."""
+    """Sets SMDDP_* variables that are not set from the corresponding HOROVOD_* variables."""
     given = {
         name.removeprefix("HOROVOD_"): value
         for name, value in os.environ.items()
@@ -21,7 +21,7 @@ def adopt_horovod_environment() -> None:
         "LOG_LEVEL": given.get("LOG_LEVEL", "").lower() or None,
     }
     if wanted["BUCKET_BYTES"] == "0":
-        wanted["BUCKET_BYTES"] = "1"  # no fusion: a bucket for each gradient
+        wanted["BUCKET_BYTES"] = "1"  # no fusion: a bucket per gradient
     if wanted["TIMEOUT_SECONDS"] == "0":
         wanted["TIMEOUT_SECONDS"] = _NEVER
     if given.get("STALL_CHECK_DISABLE", "0") not in ("0", "false"):

@@ -1,8 +1,8 @@
-"""The one function of smddpcommon that scripts use."""
+"""smddpcommon, reduced to the one function that scripts use."""
 
 from smddp_tf._job import config
 
 
 def setBucketSize(size: int) -> None:  # noqa: N802 - its name
-    """Sets the size of gradient buckets, in bytes, for functions that are traced from now on."""
+    """Sets the size of gradient buckets, in bytes, for functions traced afterwards."""
     config.set_bucket_bytes(size)

@@ -1,6 +1,6 @@
 """Data-parallel Keras training: ``import smddp_tf.keras as hvd`` and three changed lines.
 
-Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. docs/keras.md is the guide.
+Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. See docs/keras.md.
 """
 
 import smddp_tf

@@ -1,4 +1,4 @@
-"""Batch normalization's moving statistics, which each rank gathers on its own batches."""
+"""Averages batch normalization's moving statistics, which each rank computes on its own batches."""
 
 from __future__ import annotations
 
@@ -20,28 +20,29 @@ def _moving_statistics(model) -> list:
     for layer in model._flatten_layers():
         kinds = {kind.__name__ for kind in type(layer).__mro__}
         if "BatchNormalization" in kinds or "BatchNormalizationBase" in kinds:
-            # Those of SyncBatchNormalization are equal already.
+            # SyncBatchNormalization's statistics are the same on all ranks.
             if not isinstance(layer, SyncBatchNormalization) and layer.built:
                 found += [getattr(layer, name, None) for name in _STATISTICS]
     return [variable for variable in found if variable is not None]
 
 
 def average_batch_normalization(model: Any, process_set: ProcessSet = global_process_set):
-    """Makes the moving means and variances of BatchNormalization layers the ranks' averages.
+    """Averages the moving means and variances of BatchNormalization layers over the ranks.
 
-    Each rank's are those of its own batches, so without this the ranks' models differ a little in
-    evaluation, prediction and checkpoints. BroadcastGlobalVariablesCallback calls it; call it
-    in a loop of your own before you evaluate or save. Without such layers nothing happens.
+    Each rank computes moving statistics from its own batches, so without averaging, the ranks'
+    models differ slightly in evaluation, prediction and checkpoints.
+    BroadcastGlobalVariablesCallback calls it; in a custom loop, call it before evaluating or
+    saving. Has no effect without such layers.
 
     Args:
-      model: a Keras model, built, the same on all ranks.
-      process_set: the ranks that take part; this rank must be one of them.
+      model: a built Keras model, the same on all ranks.
+      process_set: the ranks that take part; must include this rank.
 
     Returns:
       The number of variables that were averaged.
 
     Raises:
-      tf.errors.FailedPreconditionError and others: as allreduce().
+      tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     check_process_set(process_set)
     variables = _moving_statistics(model) if process_set.size() > 1 else []

@@ -1,4 +1,4 @@
-"""How one optimizer's gradients are reduced, whatever Keras the optimizer is from."""
+"""The distribution state of one optimizer, independent of its Keras version."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ class Distribution:
         self._warned = False
 
     def shared(self) -> "Distribution":
-        """One like this, for another optimizer of the same variables."""
+        """A copy for another optimizer of the same variables."""
         copied = Distribution(
             self.options,
             passes=self.passes,
@@ -42,7 +42,7 @@ class Distribution:
         return copied
 
     def __reduce__(self):
-        """For optimizers that are pickled or deep-copied: what names variables stays behind."""
+        """Supports pickle and deepcopy; drops what refers to variables (local ones, groups)."""
         if self._local:
             warnings.warn(
                 "a copy of an optimizer that has local variables reduces their gradients too, "
@@ -54,12 +54,12 @@ class Distribution:
             field.name: getattr(self.options, field.name)
             for field in dataclasses.fields(self.options)
         }
-        options["groups"] = None  # buckets by size are as right
+        options["groups"] = None  # buckets by size give the same result
         options["process_set"] = self.options.process_set.process_set_id
         return _restored, (options, self.passes, self.average_passes, self.scale_local)
 
     def description(self) -> dict:
-        """What must be equal on all ranks, in words: argument -> value."""
+        """The options that must be equal on all ranks, as text: argument -> value."""
         return self.options.description() | {
             "backward_passes_per_step": str(self.passes),
             "average_aggregated_gradients": str(bool(self.average_passes)),
@@ -71,23 +71,23 @@ class Distribution:
         return identity(variable) in self._local
 
     def register_local_var(self, variable) -> None:
-        """This variable's gradients stay local."""
+        """Keeps this variable's gradients local."""
         self._local.add(identity(variable))
 
     def reduce(self, grads, variables) -> list:
-        """The gradients of all ranks; None stays None."""
+        """Reduces gradients over all ranks; None stays None."""
         return reduce_all_but_local(
             list(grads), list(variables), self.options, self._local, self.scale_local
         )
 
     @property
     def reduced(self) -> bool:
-        """Whether the step that is being traced or run has gone through reduce() already."""
+        """Whether the step that is being traced or run has its gradients reduced by our hooks."""
         return self._reduced
 
     @contextlib.contextmanager
     def step(self):
-        """A step whose gradients are, or will be, reduced by our hooks."""
+        """Context of a step whose gradients are, or will be, reduced by our hooks."""
         before, self._reduced = self._reduced, True
         try:
             yield
@@ -95,11 +95,11 @@ class Distribution:
             self._reduced = before
 
     def mark_reduced(self, reduced=True) -> None:
-        """For optimizers that reduce and apply in two calls."""
+        """Sets `reduced` directly, for optimizers that reduce and apply in separate calls."""
         self._reduced = reduced
 
     def expect_reduced(self) -> None:
-        """Warns, once, if variables are about to be updated with local gradients."""
+        """Warns once if variables are about to be updated with unreduced gradients."""
         if self._reduced or self._warned or self.options.process_set.size() == 1:
             return
         self._warned = True
@@ -125,7 +125,7 @@ def _restored(options: dict, passes, average_passes, scale_local) -> Distributio
 
 
 class Hook:
-    """Stands in for a method of one optimizer. A class, so that copying and pickling work."""
+    """Replaces a method of one optimizer. A class, so that copying and pickling recognise it."""
 
     def __init__(self, method: str, optimizer, distribution: Distribution) -> None:
         self.method = method
@@ -144,7 +144,7 @@ def innermost(optimizer):
 
 
 def of(optimizer):
-    """The Distribution of a wrapped optimizer, or of the one that it scales losses for; or None."""
+    """The Distribution of an optimizer, or of the one inside a LossScaleOptimizer; None without."""
     found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
     inner = getattr(optimizer, "inner_optimizer", None)
     return of(inner) if found is None and inner is not None else found

@@ -1,4 +1,4 @@
-"""evaluate() and predict() that share the work among ranks and give all the same answer."""
+"""evaluate() and predict(): divide the data among ranks and return the same result on all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ tf = tensorflow()
 
 
 class _Batches(_shard_sequence.SEQUENCE):
-    """Some consecutive batches of a PyDataset or Sequence."""
+    """A range of consecutive batches of a PyDataset or Sequence."""
 
     def __init__(self, batches, start: int, stop: int) -> None:
         super().__init__(**_shard_sequence.options_of(batches))
@@ -29,7 +29,7 @@ class _Batches(_shard_sequence.SEQUENCE):
 
 
 def _count(data) -> int:
-    """How many batches, or elements of arrays, there are."""
+    """The number of batches, or of elements of arrays."""
     if isinstance(data, _shard_sequence.SEQUENCE):
         return len(data)
     if not isinstance(data, tf.data.Dataset):
@@ -51,12 +51,13 @@ def _cut(data, start: int, stop: int):
 
 
 def _own(data, process_set):
-    """This rank's consecutive part of the data, and whether it has one.
+    """Returns this rank's consecutive part of the data, and whether that part is its own.
 
-    A rank without one gets the first element, for Keras wants some.
+    A rank without a part gets the first batch (or element), since Keras rejects empty data; its
+    results are then discarded.
 
     Raises:
-      ValueError: there are no data.
+      ValueError: the data is empty.
     """
     count, size, rank = _count(data), process_set.size(), process_set.rank()
     if count == 0:
@@ -86,38 +87,40 @@ def evaluate(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ):
-    """model.evaluate() with the work divided among ranks; all get the answer of all data.
+    """model.evaluate() with the data divided among ranks; every rank gets the overall result.
 
-    Metrics are those of all data, to the last element, not averages of the ranks' metrics; see
-    MetricAverageCallback for metrics that cannot be joined. Collective: all ranks call it.
+    Metrics are computed over all elements, not averaged over the ranks; see MetricAverageCallback
+    for metrics whose state cannot be reduced. Collective: all ranks must call it.
 
     Args:
       model: a compiled Keras model, equal on all ranks.
-      x: all data, the same on all ranks: arrays, a batched tf.data.Dataset, a
-        keras.utils.PyDataset or Sequence. Each rank evaluates a part. A dataset whose length is
-        not known is read once more, to count its batches.
-      y: targets, if x are arrays.
-      sample_weight: weights, if x are arrays.
-      batch_size: of each rank, if x are arrays.
-      return_dict: as for model.evaluate().
-      sharded: x is this rank's part already (of hvd.shard(), or from files of its own).
-      process_set: the ranks that take part; this rank must be one of them.
-      **options: further arguments of model.evaluate(); verbose is 0 otherwise.
+      x: all data, the same on all ranks: arrays, a batched tf.data.Dataset, or a
+        keras.utils.PyDataset or Sequence. Each rank evaluates a part. A dataset of unknown length
+        is read twice, the first time to count its batches.
+      y: targets, if x holds arrays.
+      sample_weight: sample weights, if x holds arrays.
+      batch_size: batch size of each rank, if x holds arrays.
+      return_dict: same as for model.evaluate().
+      sharded: x is already this rank's part (from hvd.shard(), or from the rank's own files).
+      process_set: the ranks that take part; must include this rank.
+      **options: further arguments of model.evaluate(); verbose defaults to 0.
 
     Returns:
-      What model.evaluate() returns, equal on all ranks.
+      The same as model.evaluate(), equal on all ranks.
 
     Raises:
-      ValueError: there are no data, or a dataset without an end.
+      ValueError: the data is empty, or the dataset is infinite.
     """
     check_process_set(process_set)
     data, has_data = _arguments(x, y, sample_weight), True
     if not sharded:
         data, has_data = _own(data, process_set)
+
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
         data = data[0]
     logs = model.evaluate(data, return_dict=True, **{"verbose": 0, **options})
+
     if process_set.size() > 1:
         if not has_data:
             model.reset_metrics()
@@ -130,7 +133,7 @@ def evaluate(
 
 
 def _in_order(model, logs: dict):
-    """The list, or number, that model.evaluate() returns."""
+    """Converts logs to the list or number that model.evaluate() returns."""
     if hasattr(model, "_flatten_metrics_in_order"):
         return model._flatten_metrics_in_order(logs)
     names = [name for name in model.metrics_names if name in logs]
@@ -146,26 +149,26 @@ def predict(
     process_set: ProcessSet = global_process_set,
     **options: Any,
 ):
-    """model.predict() with the work divided among ranks; all get the predictions of all data.
+    """model.predict() with the data divided among ranks; every rank gets all predictions.
 
-    Collective: all ranks call it.
+    Collective: all ranks must call it.
 
     Args:
       model: a Keras model, equal on all ranks.
-      x: as for evaluate().
-      batch_size: of each rank, if x are arrays.
-      sharded: x is this rank's part of hvd.shard(), not shuffled: of arrays, or a dataset that was
-        batched afterwards.
-      process_set: the ranks that take part; this rank must be one of them.
-      **options: further arguments of model.predict(); verbose is 0 otherwise.
+      x: same as for evaluate().
+      batch_size: batch size of each rank, if x holds arrays.
+      sharded: x is already this rank's part, from hvd.shard() without shuffling: arrays, or a
+        dataset that was batched after shard().
+      process_set: the ranks that take part; must include this rank.
+      **options: further arguments of model.predict(); verbose defaults to 0.
 
     Returns:
-      What model.predict() returns: arrays, or a nest of them, with one row for each element, in
-      the order of the data. With sharded=True the elements that shard() dropped are missing, and
-      those that it repeated stand again at the end.
+      The same as model.predict(): arrays, or a nest of them, with one row per element, in the order
+      of the data. With sharded=True, elements that shard() dropped are missing, and elements that
+      it repeated appear again at the end.
 
     Raises:
-      ValueError: there are no data, a dataset without an end, or parts of unequal length.
+      ValueError: the data is empty, the dataset is infinite, or the ranks' parts differ in length.
     """
     check_process_set(process_set)
     data, has_data = (x, True) if sharded else _own(x, process_set)
@@ -174,6 +177,7 @@ def predict(
     outputs = model.predict(data, **{"verbose": 0, **options})
     if process_set.size() == 1:
         return outputs
+
     if not has_data:
         outputs = tf.nest.map_structure(lambda rows: rows[:0], outputs)
     parts = allgather_object(outputs, name="predictions", process_set=process_set)
@@ -182,7 +186,7 @@ def predict(
 
 
 def _interleaved(*parts):
-    """Undoes shard(): the first rows of all parts, then the second ones, and so on."""
+    """Restores the order before shard() by interleaving the rows of the parts."""
     lengths = [len(part) for part in parts]
     if len(set(lengths)) > 1:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""load_model: a saved model whose optimizer goes on distributed."""
+"""load_model(): loads a saved model and makes its optimizer distributed."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ def load_model(
     safe_mode: bool = True,
     **options: Any,
 ):
-    """Loads a model and makes its optimizer distributed; iterations, slots and rate are kept.
+    """Loads a model and makes its optimizer distributed, keeping its iterations, slots and rate.
 
     Args:
-      filepath: what tf.keras.models.load_model takes. Every rank reads it.
-      custom_optimizers: optimizer classes of your own that the file names.
-      custom_objects: a dict of further classes and functions that the file names.
-      compression: as for DistributedOptimizer.
-      legacy_opts: accepted for old scripts; both styles of optimizer are recognised.
-      compile: False: the model alone, which has no optimizer.
-      safe_mode: False: also what runs code when it is loaded (Lambda layers), as in Keras.
-      **options: further arguments of DistributedOptimizer. The file has backward_passes_per_step
-        and average_aggregated_gradients; give them to change them (Keras 3 keeps the number).
+      filepath: same as for tf.keras.models.load_model. Every rank reads it.
+      custom_optimizers: custom optimizer classes that the file refers to.
+      custom_objects: a dict of further custom classes and functions that the file refers to.
+      compression: same as for DistributedOptimizer.
+      legacy_opts: ignored, accepted for compatibility; both styles of optimizer are recognised.
+      compile: False: load the model alone, without an optimizer.
+      safe_mode: False: also load objects that execute code (Lambda layers), as in Keras.
+      **options: further arguments of DistributedOptimizer. backward_passes_per_step and
+        average_aggregated_gradients are restored from the file; pass them to override it (Keras 3
+        does not allow another number of passes).
 
     Returns:
       The model, compiled unless compile=False.
 
     Raises:
-      ValueError: before init(), or the file has no optimizer.
+      ValueError: init() was not called, or the file has no optimizer.
     """
     del legacy_opts
     basics.size()

@@ -1,8 +1,8 @@
-"""The metrics of all ranks together, from the states that Keras's metrics keep.
+"""Computes the metrics of all ranks together by reducing the states of Keras metrics.
 
-The average of the ranks' AUC is not the AUC. But a metric keeps sums (a total and a count, or the
-four counts of a confusion matrix for each threshold), and their sum over ranks is what one process
-would have.
+The average of the ranks' AUCs is not the AUC. But the state of a metric consists of sums (a total
+and a count, or the four counts of a confusion matrix for each threshold), and summing these over
+the ranks gives the state of a single process.
 """
 
 import math
@@ -20,7 +20,7 @@ _RULES = {"sum": Sum, "mean": Average, "max": Max, "min": Min}
 
 
 def _metrics_of(model) -> list:
-    """The model's metrics, those in Keras 3's container too."""
+    """The model's metrics, including those in Keras 3's CompileMetrics container."""
     found = []
     for metric in model.metrics:
         found += metric.metrics if type(metric).__name__ == "CompileMetrics" else [metric]
@@ -28,7 +28,7 @@ def _metrics_of(model) -> list:
 
 
 def _rule(metric, variable) -> str:
-    """How this state is reduced; "" if it cannot be."""
+    """How this state variable is reduced; "" if it cannot be."""
     aggregation = getattr(metric, "across_ranks", None)
     if aggregation is not None and aggregation not in (*_RULES, "average"):
         raise ValueError(
@@ -44,7 +44,7 @@ def _rule(metric, variable) -> str:
 
 
 def _states(model) -> dict:
-    """Variables by rule. A metric of which some state cannot be reduced is left out."""
+    """State variables by rule. Excludes metrics with some state that cannot be reduced."""
     states: dict = {rule: [] for rule in _RULES}
     seen = set()
     for metric in _metrics_of(model):
@@ -63,24 +63,24 @@ def _results(model) -> dict:
 
 
 def is_number(value) -> bool:
-    """Whether it can be averaged."""
+    """Whether the value is a number or a scalar tensor."""
     return isinstance(value, numbers.Number) or getattr(value, "shape", None) == ()
 
 
 def of_all_ranks(model, process_set=global_process_set) -> dict:
-    """The model's metrics as they are and as they are for all ranks together.
+    """Computes the model's metrics for this rank and for all ranks together.
 
-    Collective. The metrics' own states are what they were.
+    Collective. The state of the metrics is left unchanged.
 
     Args:
       model: a compiled Keras model.
       process_set: the ranks that take part.
 
     Returns:
-      name -> (this rank's result, that of all ranks).
+      A dict: name -> (this rank's result, the result of all ranks).
 
     Raises:
-      ValueError: a metric's across_ranks is unknown.
+      ValueError: a metric's across_ranks is invalid.
       tf.errors.FailedPreconditionError: the ranks have different metrics.
     """
     states = _states(model)
@@ -93,6 +93,7 @@ def of_all_ranks(model, process_set=global_process_set) -> dict:
         )
         for rule, values in own.items()
     }
+
     try:
         _assign(states, reduced)
         after = _results(model)
@@ -108,22 +109,23 @@ def _assign(states: dict, values: dict) -> None:
 
 
 def replace(logs, results: dict, prefix="") -> None:
-    """Puts the results of all ranks where logs have this rank's.
+    """Replaces this rank's results in the logs by those of all ranks.
 
-    Logs may have other numbers under a metric's name, from a train_step of the user's own.
+    Only values that equal this rank's result are replaced: a custom train_step may log other
+    numbers under a metric's name.
     """
     for name, (own, joined) in results.items():
         value = logs.get(prefix + name)
         if value is None or not is_number(value):
             continue
-        # Both were computed from one state, but one perhaps in a function.
+        # Both come from the same state, but one may have been computed inside a tf.function.
         same = math.isclose(float(value), own, rel_tol=1e-5, abs_tol=1e-7)
         if same or (math.isnan(own) and math.isnan(float(value))):
             logs[prefix + name] = joined
 
 
 def average(logs, process_set=global_process_set) -> None:
-    """Averages the numbers of a dict over all ranks, in place; the ranks have the same names.
+    """Averages the numbers of a dict over all ranks, in place; names must match on all ranks.
 
     Raises:
       tf.errors.FailedPreconditionError: the names differ.

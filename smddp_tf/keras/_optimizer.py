@@ -1,4 +1,4 @@
-"""DistributedOptimizer: any TensorFlow optimizer, its gradients those of all ranks together."""
+"""DistributedOptimizer: makes any TensorFlow optimizer reduce its gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from smddp_tf._job.reduce_op import Average, ReduceOp
 from smddp_tf._types import Compressor
 from smddp_tf.keras import _distribution, _hooks, _traced
 
-# Arguments that scripts bring from elsewhere, and where they belong.
+# Arguments of other libraries and functions, and where they belong; used in error messages.
 _ELSEWHERE = {
     "use_locking": "to the tf.compat.v1 optimizer itself",
     "learning_rate": "to the optimizer that is wrapped",
@@ -27,10 +27,10 @@ _ELSEWHERE = {
 
 
 def refuse_unknown(unknown) -> None:
-    """Refuses arguments by name.
+    """Rejects unknown keyword arguments.
 
     Raises:
-      TypeError: there is one.
+      TypeError: unknown is not empty.
     """
     for name in unknown:
         where = f": it belongs {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
@@ -38,10 +38,10 @@ def refuse_unknown(unknown) -> None:
 
 
 def _check_is_object(optimizer):
-    """The optimizer.
+    """Returns the optimizer if it is an instance of a supported class.
 
     Raises:
-      TypeError: it is none, or a class.
+      TypeError: it is a class, or not a supported optimizer.
     """
     if isinstance(optimizer, type):
         raise TypeError(
@@ -77,44 +77,46 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
 
     Args:
-      optimizer: of Keras 3, tf_keras or Keras 2 (either style), TensorFlow Addons, or
-        tf.compat.v1.train; also a LossScaleOptimizer around one.
-      name: for messages; default is the class's name.
-      device_dense: accepted for old scripts; reductions run on the CPU.
-      device_sparse: as device_dense.
+      optimizer: an optimizer of Keras 3, tf_keras or Keras 2 (either style), TensorFlow Addons, or
+        tf.compat.v1.train, or a LossScaleOptimizer around one.
+      name: identifies the reductions in messages; default: "Distributed" and the class name.
+      device_dense: ignored, accepted for compatibility; reductions run on the CPU.
+      device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio), or a compressor of your
         own.
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
-      gradient_predivide_factor: with Average: divides by this before the sum, and by size() over
-        this after it.
+      gradient_predivide_factor: with Average: divide gradients by this factor before the sum, and
+        by size() / factor after it.
       op: Average (the default), Sum, Adasum, Min, Max or Product.
-      backward_passes_per_step: gradients of so many calls are added up, and reduced and applied
-        once. In Keras 3 this sets gradient_accumulation_steps. An optimizer that comes from a file
-        or configuration of one that had it (see load_model) has it again.
-      average_aggregated_gradients: divide that sum by backward_passes_per_step.
-      num_groups: > 0: reduce in so many groups instead of buckets by size.
-      groups: a list of lists of variables that are reduced together, or a number as num_groups.
+      backward_passes_per_step: the number of calls whose gradients are accumulated before they are
+        reduced and applied once. In Keras 3 this sets gradient_accumulation_steps. An optimizer
+        that was loaded from a file or configuration of one with this setting (see load_model)
+        keeps it.
+      average_aggregated_gradients: divide the accumulated sum by backward_passes_per_step.
+      num_groups: if > 0, the number of groups to reduce in, instead of buckets by size.
+      groups: a list of lists of variables to reduce together, or a number, same as num_groups.
       process_set: the ranks that take part.
       scale_local_gradients: divide the gradients of variables given to
         optimizer.register_local_var() by the number of ranks.
-      bucket_bytes: about the size of the buckets in which gradients are reduced; 0: that of
-        SMDDP_BUCKET_BYTES.
-      **unknown: refused by name.
+      bucket_bytes: approximate size of the gradient buckets, in bytes; 0: SMDDP_BUCKET_BYTES.
+      **unknown: rejected by name.
 
     Returns:
-      The same object. Its class, configuration, slots and saved files are what they were, so a
-      model saved with it loads without this library. If it has trained already, the models that
-      have it trace their train step anew, and a RuntimeWarning names other functions that were
-      traced with it.
+      The same object. Its class, configuration, slots and saved files are unchanged, so a model
+      saved with it loads without this library. If it has already trained, the models that use it
+      retrace their train step, and a RuntimeWarning names other functions that were traced with
+      it.
 
     Raises:
-      TypeError: it is no optimizer or a class, or an argument is unknown or of another type than
-        it should be.
-      ValueError: before init(), it is wrapped already, or arguments contradict each other.
+      TypeError: optimizer is a class or not an optimizer, or an argument is unknown or has the
+        wrong type.
+      ValueError: init() was not called, the optimizer is already wrapped, or arguments contradict
+        each other.
     """
     refuse_unknown(unknown)
     if device_dense or device_sparse:
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
+
     check_process_set(process_set)
     passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
     target = _distribution.innermost(_check_is_object(optimizer))
@@ -123,6 +125,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "this optimizer is distributed already; its gradients would be reduced twice. Wrap it "
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
+
     options = ReduceOptions(
         op=op,
         compression=compression,
@@ -134,26 +137,29 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         process_set=process_set,
         bucket_bytes=bucket_bytes,
     )
+
     saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
     if saved is not None and passes == 1:
         passes, average_passes = saved[0], average_passes or saved[1]
+
     distribution = _distribution.Distribution(
         options,
         passes=passes,
         average_passes=average_passes,
         scale_local=scale_local_gradients,
     )
+
     _traced.forget(target)
     _hooks.attach(optimizer, distribution)
     return optimizer
 
 
 def built_layers(layers) -> list:
-    """A layer or a list of them, as a list.
+    """Returns a layer or a list of layers as a list, after checking that all are built.
 
     Raises:
-      TypeError: something else is among them.
-      ValueError: a layer has no variables yet.
+      TypeError: an item is not a layer.
+      ValueError: a layer has no trainable weights yet.
     """
     layers = [] if layers is None else layers
     layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
@@ -177,17 +183,17 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     """DistributedOptimizer, but the gradients of some layers stay local.
 
     Args:
-      optimizer: as for DistributedOptimizer, like all other arguments.
-      *args: as for DistributedOptimizer.
-      local_layers: a Keras layer or a list of them, built; their variables keep local gradients.
-      scale_local_gradients: divide those by the number of ranks.
-      **kwargs: as for DistributedOptimizer.
+      optimizer: same as for DistributedOptimizer.
+      *args: same as for DistributedOptimizer.
+      local_layers: a built Keras layer or a list of them; their gradients stay local.
+      scale_local_gradients: divide local gradients by the number of ranks.
+      **kwargs: same as for DistributedOptimizer.
 
     Returns:
       The same object.
 
     Raises:
-      ValueError: a layer has no variables yet.
+      ValueError: a layer has no trainable weights yet.
     """
     layers = built_layers(local_layers)
     optimizer = DistributedOptimizer(

@@ -1,4 +1,4 @@
-"""shard(): this rank's part of the data, with the same number of steps on all ranks."""
+"""shard(): splits data among the ranks so that all take the same number of steps."""
 
 from __future__ import annotations
 
@@ -25,44 +25,45 @@ def shard(
     seed: int = 0,
     buffer_size: int = 10_000,
 ):
-    """This rank's part of a dataset or of arrays: elements rank, rank + size, rank + 2 size, ...
+    """Returns this rank's shard of the data: elements rank, rank + size, rank + 2 * size, ...
 
     All ranks get the same number of elements, so with equal batch sizes they take the same number
-    of steps; a rank that ran out of data would leave the others waiting for its gradients.
+    of steps. A rank that ran out of data early would leave the others waiting for its gradients.
 
-    With shuffle=True the elements are put in a new order before each epoch (each pass over what is
-    returned), the same on all ranks, and then divided; so each element is seen once an epoch, by
-    another rank each time. All ranks must make the same passes: one that takes a pass alone, to
-    look at an element, is an epoch ahead from then on.
+    With shuffle=True the elements are reshuffled before each epoch (each pass over the returned
+    data), in the same order on all ranks, and then divided. So each element is seen once per epoch,
+    but not always by the same rank. All ranks must make the same passes: a rank that iterates once
+    more than the others, say to inspect an element, stays an epoch ahead.
 
     Args:
-      data: the same on all ranks, in the same order. A tf.data.Dataset of elements (divide before
+      data: the same on all ranks, in the same order. A tf.data.Dataset of elements (shard it before
         batch()); a keras.utils.PyDataset or Sequence, whose batches are divided; an array, tensor,
-        or list of numbers or strings, or a nest of them with equal first dimensions, where None
+        or list of numbers or strings, or a nest of them with equal first dimensions, in which None
         stays None.
-      uneven: what happens when size does not divide the number of elements: "drop" the rest, or
-        "repeat" elements from the beginning.
-      process_set: the ranks among which it is divided.
-      shuffle: divide the elements anew before each epoch.
-      seed: of the order, >= 0; the same on all ranks.
-      buffer_size: of a tf.data.Dataset that is shuffled: elements in memory among which the next
-        one is chosen, as for its shuffle().
+      uneven: how to handle a number of elements that is not divisible by size: "drop" the
+        remainder, or "repeat" elements from the beginning.
+      process_set: the ranks to divide the data among.
+      shuffle: reshuffle and divide the elements before each epoch.
+      seed: the seed of the shuffle, >= 0; the same on all ranks.
+      buffer_size: the size of the shuffle buffer of a tf.data.Dataset, in elements, same as for
+        its shuffle().
 
     Returns:
-      For a tf.data.Dataset, one; for a PyDataset or Sequence, one; for arrays the nest of this
-      rank's parts (numpy arrays are views, unless elements are repeated), or with shuffle=True a
-      tf.data.Dataset of elements: batch() it.
+      A tf.data.Dataset for a tf.data.Dataset; a PyDataset or Sequence for one of those; for arrays
+      the nest of this rank's parts (numpy arrays are views, unless elements are repeated), or with
+      shuffle=True an unbatched tf.data.Dataset.
 
     Raises:
-      ValueError: uneven or seed is unknown, first dimensions differ, or there is no element for
-        each rank.
-      TypeError: data that cannot be divided, such as a Python generator.
+      ValueError: uneven or seed is invalid, first dimensions differ, or there are too few elements
+        to give each rank one.
+      TypeError: data of a kind that cannot be divided, such as a Python generator.
     """
     if uneven not in _UNEVEN:
         raise ValueError(f"uneven={uneven!r} is unknown; use one of {', '.join(_UNEVEN)}")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
         raise ValueError(f"seed={seed!r} is no integer >= 0; give all ranks the same one")
     check_process_set(process_set)
+
     part = _shard_dataset.Part(process_set.size(), process_set.rank(), uneven)
     if isinstance(data, tf.data.Dataset):
         if not shuffle:
@@ -70,12 +71,14 @@ def shard(
         return _shard_dataset.divide_shuffled(data, part, int(seed), buffer_size)
     if isinstance(data, _shard_sequence.SEQUENCE):
         return _shard_sequence.ShardedSequence(data, part, shuffle, int(seed))
+
     if inspect.isgenerator(data) or inspect.isgeneratorfunction(data) or hasattr(data, "__next__"):
         raise TypeError(
             f"a {type(data).__name__} can be read only once and has no length, so it cannot be "
             "divided; give tf.data.Dataset.from_generator(function, output_signature=...) or a "
             "keras.utils.PyDataset"
         )
+
     if shuffle:
         nest, leaves = _leaves_of(data)
         count = _count_of(leaves)
@@ -85,7 +88,7 @@ def shard(
 
 
 def _is_column(value) -> bool:
-    """Whether this is a list of elements, and not a nest of arrays."""
+    """Whether this is a list of elements, as opposed to a nest of arrays."""
     simple = (numbers.Number, str, bytes, np.generic)
     return (
         isinstance(value, (list, tuple))
@@ -95,7 +98,7 @@ def _is_column(value) -> bool:
 
 
 def _nest_of(data):
-    """The data with an array or tensor for each list of numbers or strings."""
+    """Converts the data's leaves, including lists of numbers or strings, to arrays or tensors."""
     if data is None or tf.is_tensor(data):
         return data
     if _is_column(data):
@@ -120,11 +123,11 @@ def _leaves_of(data):
 
 
 def _count_of(leaves) -> int:
-    """The number of elements.
+    """The common first dimension of the leaves.
 
     Raises:
-      ValueError: there is none, or the arrays differ in it.
-      TypeError: a leaf has no elements.
+      ValueError: there are no leaves, or their first dimensions differ.
+      TypeError: a leaf is a scalar or sparse.
     """
     for leaf in leaves:
         if isinstance(leaf, tf.SparseTensor) or len(leaf.shape) == 0:
@@ -159,12 +162,12 @@ def _divide_arrays(data, part):
 
 
 def count_of(data) -> int:
-    """The number of elements of arrays. Errors as shard()."""
+    """The number of elements of arrays. Raises the same errors as shard()."""
     return _count_of(_leaves_of(data)[1])
 
 
 def rows_of(data, start: int, stop: int):
-    """Consecutive elements of arrays."""
+    """A slice of consecutive elements of each array."""
     return tf.nest.map_structure(
         lambda leaf: leaf if leaf is None else leaf[start:stop], _nest_of(data)
     )

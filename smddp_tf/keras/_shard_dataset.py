@@ -1,4 +1,4 @@
-"""Dividing a tf.data.Dataset among ranks, and shuffling it for all of them alike."""
+"""Divides a tf.data.Dataset among ranks, and shuffles it identically on all of them."""
 
 import dataclasses
 import math
@@ -8,18 +8,18 @@ from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
 
-# The seed of functions' graphs in which we shuffle. Without one TensorFlow mixes in the seed of
-# tf.random.set_seed(), which scripts choose by rank.
+# Graph-level seed of the shuffling functions. Otherwise TensorFlow would mix in the seed of
+# tf.random.set_seed(), which scripts set per rank.
 _GRAPH_SEED = 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Which part of the elements a rank has.
+    """A rank's part of the elements.
 
     Attributes:
       size: the number of parts.
-      rank: the number of this part, from 0.
+      rank: the index of this part, from 0.
       uneven: "drop" or "repeat".
     """
 
@@ -28,16 +28,16 @@ class Part:
     uneven: str
 
     def total(self, count: int) -> int:
-        """How many of count elements are dealt out, in all."""
+        """The number of elements that all parts have together, given count elements."""
         if self.uneven == "drop":
             return count - count % self.size
         return math.ceil(count / self.size) * self.size
 
     def check(self, count: int) -> None:
-        """Refuses too few elements.
+        """Rejects too few elements.
 
         Raises:
-          ValueError: some rank would have none.
+          ValueError: some rank would get none.
         """
         if count == 0 or (self.uneven == "drop" and count < self.size):
             raise ValueError(
@@ -47,7 +47,7 @@ class Part:
 
 
 def divide(dataset, part: Part):
-    """Every size-th element."""
+    """This part of a dataset: every size-th element."""
     _warn_if_batched(dataset)
     return _divide(dataset, int(dataset.cardinality()), part)
 
@@ -64,13 +64,13 @@ def _divide(dataset, count: int, part: Part):
 
 
 def _divide_unknown(dataset, part: Part):
-    """Groups of `size` elements; each rank takes one of each. The end is seen when it comes.
+    """Divides a dataset of unknown length: each rank takes one element of every `size` elements.
 
-    An incomplete last group is dropped, or its elements are dealt out again.
+    An incomplete last group is dropped, or filled by repeating its own elements.
     """
 
     def own(*window):
-        # Each component of an element is a dataset of its own.
+        # window() yields a dataset per component of an element.
         parts = tf.data.Dataset.zip(tuple(tf.nest.flatten(window)))
         parts = parts.repeat() if part.uneven == "repeat" else parts
         structure = window if len(window) > 1 else window[0]
@@ -81,7 +81,7 @@ def _divide_unknown(dataset, part: Part):
 
 
 def _warn_if_batched(dataset) -> None:
-    """Looks where elements became batches, through what leaves them as they are."""
+    """Warns if the dataset is batched, looking through transformations that keep batches."""
     kinds = ("Prefetch", "Options", "Map", "Cache", "Repeat", "Take", "Skip", "Shuffle", "Assert")
     while True:
         name = type(dataset).__name__
@@ -99,14 +99,14 @@ def _warn_if_batched(dataset) -> None:
 
 
 def _epoch():
-    """A dataset of one element: how often it was iterated before."""
+    """A dataset of one element: the number of times it has been iterated before."""
     with tf.init_scope(), tf.device("CPU:0"):
         passes = tf.Variable(-1, dtype=tf.int64, trainable=False)
     return tf.data.Dataset.from_tensors(0).map(lambda _: passes.assign_add(1))
 
 
 def divide_shuffled(dataset, part: Part, seed: int, buffer_size: int):
-    """Every size-th element of an order that is new in each epoch, and the same on all ranks."""
+    """This part of a dataset that is reshuffled in each epoch, identically on all ranks."""
     _warn_if_batched(dataset)
     count = int(dataset.cardinality())
     if count >= 0:
@@ -126,7 +126,7 @@ def divide_shuffled(dataset, part: Part, seed: int, buffer_size: int):
 
 
 def shuffled_arrays(nest, leaves, count: int, part: Part, seed: int):
-    """The elements of arrays as a dataset: its part of an order that is new in each epoch."""
+    """This part of arrays that are reshuffled in each epoch, as a dataset of elements."""
     with tf.device("CPU:0"):
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
     total = part.total(count)

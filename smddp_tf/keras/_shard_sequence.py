@@ -1,4 +1,4 @@
-"""Dividing the batches of a keras.utils.PyDataset, or Sequence, among ranks."""
+"""Divides the batches of a keras.utils.PyDataset or Sequence among ranks."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ SEQUENCE = tf.keras.utils.PyDataset if _KERAS3 else tf.keras.utils.Sequence
 
 
 def options_of(batches) -> dict:
-    """How Keras 3 fetches its batches."""
+    """The PyDataset arguments that control how Keras 3 fetches batches; {} for a Sequence."""
     names = ("workers", "use_multiprocessing", "max_queue_size") if _KERAS3 else ()
     return {name: getattr(batches, name) for name in names}
 
@@ -20,13 +20,13 @@ class ShardedSequence(SEQUENCE):
     """This rank's batches of a PyDataset or Sequence.
 
     Args:
-      batches: all ranks' batches, the same on every rank.
+      batches: the whole PyDataset or Sequence, the same on every rank.
       part: a _shard_dataset.Part.
-      shuffle: put the batches in a new order in each epoch.
-      seed: of that order.
+      shuffle: reshuffle the batches in each epoch.
+      seed: the seed of the shuffle.
 
     Raises:
-      ValueError: there is no batch for each rank, or their number is not known.
+      ValueError: there are too few batches to give each rank one, or their number is unknown.
     """
 
     def __init__(self, batches, part, shuffle, seed) -> None:
@@ -59,11 +59,11 @@ class ShardedSequence(SEQUENCE):
         return int(self._order[1][at])
 
     def on_epoch_begin(self) -> None:
-        """Tells the whole."""
+        """Forwards to the whole PyDataset or Sequence."""
         if hasattr(self.batches, "on_epoch_begin"):
             self.batches.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tells the whole; the next epoch has another order."""
+        """Forwards to the whole PyDataset or Sequence; the next epoch has a new order."""
         self.batches.on_epoch_end()
         self.epoch += 1

@@ -1,4 +1,4 @@
-"""Batch normalization whose statistics are those of all ranks' batches together."""
+"""Batch normalization with statistics computed over the batches of all ranks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ tf = tensorflow()
 
 
 def _joined_moments(mean, variance, count, process_set):
-    """Mean and variance of all ranks' samples, from each rank's own.
+    """Combines the ranks' means and variances into those of all samples.
 
-    The ranks' (count, mean, variance) are gathered, by summing rows that are zero for all ranks
-    but one: that is one reduction, it has a gradient, and its shape is known to XLA. They are then
-    combined as in Chan, Golub and LeVeque (1979), which cancels nothing, unlike sums of squares.
+    The ranks' (mean, variance, count) are gathered by an allreduce of a matrix that has only this
+    rank's row set: a single differentiable reduction with a static shape, as XLA needs. They are
+    combined as in Chan, Golub and LeVeque (1979), which avoids the cancellation of sums of squares.
     """
     channels = mean.shape.num_elements()
-    # An empty batch has no mean; its weight is 0.
+    # The mean of an empty batch is nan; replace it, since its weight of 0 would not cancel it.
     mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
     own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
     at = tf.one_hot(process_set.rank(), process_set.size(), dtype=own.dtype)
@@ -28,6 +28,7 @@ def _joined_moments(mean, variance, count, process_set):
         at[:, None] * own[None, :], op=Sum, name="batch statistics", process_set=process_set
     )
     means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
+
     weights = counts / tf.maximum(tf.reduce_sum(counts), 1.0)
     joined = tf.reduce_sum(weights * means, 0)
     spread = tf.reduce_sum(weights * (variances + tf.square(means - joined)), 0)
@@ -39,17 +40,17 @@ _LEGACY = hasattr(tf.keras.layers.BatchNormalization, "_fused_batch_norm")
 
 @tf.keras.utils.register_keras_serializable(package="smddp_tf")
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
-    """BatchNormalization over the batches of all ranks, with one reduction forward, one backward.
+    """BatchNormalization over the batches of all ranks, with one reduction in each direction.
 
-    Equal to BatchNormalization on the joined batch in one process, gradients too (with Average,
-    as in DistributedOptimizer). Ranks may have batches of different size, none empty on all ranks.
-    In tf_keras the layer that it equals is the one with fused=False. A model that has it needs
-    this library to be loaded.
+    Equivalent to BatchNormalization on the concatenated batch in one process, including gradients
+    (with Average, as in DistributedOptimizer). Batch sizes may differ between ranks; some ranks may
+    have an empty batch, but not all. In tf_keras it is equivalent to the layer with fused=False. A
+    model that contains it can only be loaded with this library.
 
     Args:
-      fused: must be False; accepted for old scripts.
-      process_set: the ranks whose batches are joined. Not saved: a copy or a loaded model has all
-        ranks.
+      fused: must be False; accepted for compatibility.
+      process_set: the ranks whose batches are combined. Not saved: a copied or loaded layer uses
+        all ranks.
       **options: the arguments of tf.keras.layers.BatchNormalization.
 
     Raises:
@@ -68,12 +69,13 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
         self._process_set = process_set
 
     def _moments(self, inputs, *args, **kwargs):
-        """Keras's own computation, on this rank's batch; then those of all ranks are joined."""
+        """Runs Keras's computation on this rank's batch and combines the ranks' moments."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
         check_process_set(self._process_set)
         if self._process_set.size() == 1:
             return mean, variance
-        # Keras 3 passes the mask by position, as the only argument.
+
+        # Keras 3 passes the mask as the only positional argument after inputs.
         mask = kwargs.get("mask", None if _LEGACY else args[0])
         if mask is not None:
             count = tf.reduce_sum(tf.cast(mask, tf.float32))

@@ -1,4 +1,4 @@
-"""What Horovod has in its TensorFlow module, with that module's order of arguments."""
+"""Keras-related names of Horovod's TensorFlow module, with that module's argument order."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """smddp_tf.keras.DistributedOptimizer, with the arguments of Horovod's TensorFlow module.
 
     Args:
-      optimizer: of Keras or tf.compat.v1.train.
-      name: as there, like all that follow.
-      use_locking: accepted for old scripts; it belongs to the tf.compat.v1 optimizer itself.
-      device_dense: as there.
-      device_sparse: as there.
-      compression: as there.
-      sparse_as_dense: as there.
-      backward_passes_per_step: as there.
-      op: as there.
-      gradient_predivide_factor: as there.
-      average_aggregated_gradients: as there.
-      num_groups: as there.
-      groups: as there.
-      process_set: as there.
-      scale_local_gradients: as there.
-      **unknown: refused by name.
+      optimizer: an optimizer of Keras or tf.compat.v1.train.
+      name: same as for smddp_tf.keras.DistributedOptimizer.
+      use_locking: ignored, accepted for compatibility; pass it to the tf.compat.v1 optimizer.
+      device_dense: same as for smddp_tf.keras.DistributedOptimizer.
+      device_sparse: same as for smddp_tf.keras.DistributedOptimizer.
+      compression: same as for smddp_tf.keras.DistributedOptimizer.
+      sparse_as_dense: same as for smddp_tf.keras.DistributedOptimizer.
+      backward_passes_per_step: same as for smddp_tf.keras.DistributedOptimizer.
+      op: same as for smddp_tf.keras.DistributedOptimizer.
+      gradient_predivide_factor: same as for smddp_tf.keras.DistributedOptimizer.
+      average_aggregated_gradients: same as for smddp_tf.keras.DistributedOptimizer.
+      num_groups: same as for smddp_tf.keras.DistributedOptimizer.
+      groups: same as for smddp_tf.keras.DistributedOptimizer.
+      process_set: same as for smddp_tf.keras.DistributedOptimizer.
+      scale_local_gradients: same as for smddp_tf.keras.DistributedOptimizer.
+      **unknown: rejected by name.
 
     Returns:
       The same object.
@@ -95,21 +95,21 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     """DistributedGradientTape, but the gradients of some layers stay local.
 
     Args:
-      gradtape: as for DistributedGradientTape, like all others.
-      device_dense: as there.
-      device_sparse: as there.
-      compression: as there.
-      sparse_as_dense: as there.
-      op: as there.
-      gradient_predivide_factor: as there.
-      num_groups: as there.
-      groups: as there.
-      process_set: as there.
-      local_layers: a Keras layer or a list of them, built.
-      scale_local_gradients: divide their gradients by the number of ranks.
+      gradtape: same as for DistributedGradientTape.
+      device_dense: same as for DistributedGradientTape.
+      device_sparse: same as for DistributedGradientTape.
+      compression: same as for DistributedGradientTape.
+      sparse_as_dense: same as for DistributedGradientTape.
+      op: same as for DistributedGradientTape.
+      gradient_predivide_factor: same as for DistributedGradientTape.
+      num_groups: same as for DistributedGradientTape.
+      groups: same as for DistributedGradientTape.
+      process_set: same as for DistributedGradientTape.
+      local_layers: a built Keras layer or a list of them; their gradients stay local.
+      scale_local_gradients: divide local gradients by the number of ranks.
 
     Returns:
-      A tape of the same class.
+      A tape whose class derives from gradtape's, same as DistributedGradientTape.
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -131,11 +131,11 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Gives all ranks the root's variables after a TF1 session was made.
+    """Broadcasts the root's variables to all ranks after a TF1 session is created.
 
     Args:
-      root_rank: the rank whose values all get.
-      device: accepted for old scripts.
+      root_rank: the rank to broadcast from.
+      device: ignored, accepted for compatibility.
     """
 
     def __init__(self, root_rank: int, device: str = ""):
@@ -145,10 +145,10 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self._operation = None
 
     def begin(self):
-        """Adds the broadcast to the graph."""
+        """Adds the broadcast op to the graph."""
         self._operation = broadcast_global_variables(self.root_rank)
 
     def after_create_session(self, session: Any, coord: Any):
-        """Runs it."""
+        """Runs the broadcast."""
         del coord
         session.run(self._operation)

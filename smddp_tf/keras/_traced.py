@@ -1,4 +1,4 @@
-"""What was traced with an optimizer before it was wrapped, and would go on without reducing."""
+"""Finds functions traced with an optimizer before it was wrapped: they reduce no gradients."""
 
 import gc
 import warnings
@@ -19,7 +19,7 @@ def _is_optimizer(value, optimizer) -> bool:
 
 
 def _models_that_traced(objects, optimizer) -> list:
-    """Models whose train function exists, with this optimizer in them."""
+    """Models that use this optimizer and already have a train function."""
     return [
         model
         for model in objects
@@ -30,7 +30,7 @@ def _models_that_traced(objects, optimizer) -> list:
 
 
 def _functions_that_use(objects, variable) -> list:
-    """Names of the traced functions that capture a variable; not Keras's own update functions."""
+    """Names of the traced functions that capture a variable, without Keras's update functions."""
     handle = getattr(variable, "_value", variable).handle
     return sorted(
         {
@@ -44,7 +44,7 @@ def _functions_that_use(objects, variable) -> list:
 
 
 def forget(optimizer) -> None:
-    """Makes models that trained with the optimizer trace anew, and warns of traced functions.
+    """Makes models that trained with the optimizer retrace, and warns about other functions.
 
     Costs nothing for an optimizer that has not taken a step yet.
     """
@@ -54,7 +54,7 @@ def forget(optimizer) -> None:
     objects = gc.get_objects()
     models = _models_that_traced(objects, optimizer)
     for model in models:
-        model.train_function = None  # the next fit() makes another
+        model.train_function = None  # the next fit() traces a new one
     functions = [] if models else _functions_that_use(objects, iterations)
     if functions:
         warnings.warn(

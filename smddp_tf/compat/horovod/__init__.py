@@ -2,6 +2,6 @@
 
 from smddp_tf.compat._install import refuse_names
 
-__version__ = "0.28.1"  # of the API that is mirrored
+__version__ = "0.28.1"  # the Horovod version whose API is mirrored
 
 __getattr__ = refuse_names("horovod", {"run": "launch the script with mpirun -np N"})

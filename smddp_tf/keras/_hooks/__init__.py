@@ -1,10 +1,10 @@
-"""What every distributed optimizer gets, whatever its Keras: hooks for copies and for saved files.
+"""Installs the hooks of a distributed optimizer, and those for copying and saving.
 
-Accumulation that DistributedOptimizer added is part of training, but no Keras can save it: Keras 3
-knows averages of passes only, the others no accumulation at all. So it stands in the name that goes
-into the optimizer's configuration ("SGD_sum_of_4_passes"), which every format keeps and which means
-nothing to Keras. Whatever is loaded or made from that configuration goes on with the same scale
-when it is wrapped again; the name of the optimizer itself is never changed.
+The accumulation that DistributedOptimizer adds is part of training, but no Keras can save it: Keras
+3 supports averages of passes only, the others no accumulation at all. So it is encoded in the name
+in the optimizer's configuration ("SGD_sum_of_4_passes"), which every file format keeps and which
+Keras does not interpret. An optimizer made from that configuration resumes with the same scale when
+it is wrapped again. The name of the optimizer object itself is never changed.
 """
 
 import re
@@ -17,7 +17,7 @@ _TAG = re.compile(r"_(sum|mean)_of_(\d+)_passes$")
 
 
 def kind_of(optimizer):
-    """The module that has the hooks for an optimizer; None if it is none."""
+    """The module with the hooks for this optimizer; None if it is not a supported optimizer."""
     kinds = [kind for kind in (v1, keras3, keras2) if kind.fits(optimizer)]
     return kinds[0] if kinds else None
 
@@ -33,7 +33,7 @@ class _GetConfig(Hook):
 
 
 class _Reduce(Hook):
-    """For copy.copy, copy.deepcopy and pickle, which would lose the hooks or share them."""
+    """Gives copies (copy.copy, copy.deepcopy, pickle) their own hooks, not none or shared ones."""
 
     def __call__(self, protocol):
         function, args, *rest = self.original(protocol)
@@ -52,15 +52,15 @@ def _rebuild(function, args, state, distribution):
     optimizer = function(*args)
     if state:
         optimizer.__dict__.update(state)
-    take_saved_passes(_distribution.innermost(optimizer))  # the copy has its own name again
+    take_saved_passes(_distribution.innermost(optimizer))  # restores the plain name
     attach(optimizer, distribution.shared())
     return optimizer
 
 
 def take_saved_passes(optimizer):
-    """(passes, whether they are averaged) of the configuration that it was made from, or None.
+    """Returns (passes, whether they are averaged) from the optimizer's name; None without a tag.
 
-    The optimizer has its own name afterwards.
+    Removes the tag from the name.
     """
     attribute = "_name" if hasattr(optimizer, "_name") else "name"
     name = getattr(optimizer, attribute, None)
@@ -72,10 +72,12 @@ def take_saved_passes(optimizer):
 
 
 def attach(optimizer, distribution) -> None:
-    """Sets the hooks on an optimizer, or on the one in a LossScaleOptimizer and what copies both.
+    """Installs the hooks on an optimizer; in a LossScaleOptimizer, on the innermost one.
+
+    The hooks for copying are installed on both.
 
     Raises:
-      ValueError: the optimizer and backward_passes_per_step do not go together.
+      ValueError: the optimizer does not support backward_passes_per_step, or not this value.
     """
     target = _distribution.innermost(optimizer)
     kind = kind_of(target)

@@ -1,8 +1,8 @@
-"""Hooks for optimizers of tf_keras and Keras 2: the present style and the legacy one.
+"""Hooks for tf_keras and Keras 2 optimizers, in both the current and the legacy style.
 
-Both reduce in a method made for that (aggregate_gradients and _aggregate_gradients), which their
-LossScaleOptimizers call before they look for overflows. The hooks are set on the instance, so that
-its class, configuration and saved files stay Keras's own.
+Gradients are reduced in the method that Keras provides for it (aggregate_gradients or
+_aggregate_gradients), which their LossScaleOptimizers call before checking for overflows. Hooks are
+set on the instance, so class, configuration and saved files remain Keras's own.
 """
 
 from smddp_tf._graph.framework import tensorflow
@@ -21,7 +21,7 @@ class _Aggregate(Hook):
 
 
 class _Update(Hook):
-    """The last step of every path to an update."""
+    """Hooks the last method before every update, to detect unreduced gradients."""
 
     def __call__(self, *args, **kwargs):
         self.distribution.expect_reduced()
@@ -30,16 +30,16 @@ class _Update(Hook):
 
 
 class _AccumulateAndAggregate(Hook):
-    """Adds up gradients; when an update is due they are reduced, else they are zero.
+    """Accumulates gradients: returns the reduced sums when an update is due, otherwise zeros.
 
-    The sums are dense, and live beside the optimizer: they are not saved with it.
+    The sums are dense. They are not variables of the optimizer, so they are not saved with it.
     """
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.sums: list = []
         self.passes_done = None
-        self.is_update = None  # a tensor of the trace or step under way
+        self.is_update = None  # a tensor of the current trace or step
 
     def _create(self, grads) -> None:
         with tf.init_scope():
@@ -53,6 +53,7 @@ class _AccumulateAndAggregate(Hook):
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         variables = [variable for _, variable in pairs]
         grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
+
         if self.passes_done is None:
             self._create(grads)
         if len(grads) != len(self.sums):
@@ -60,6 +61,7 @@ class _AccumulateAndAggregate(Hook):
                 f"backward_passes_per_step={distribution.passes} needs gradients of the same "
                 f"variables in every pass; there were {len(self.sums)}, now {len(grads)}"
             )
+
         totals = [total.assign_add(grad) for total, grad in zip(self.sums, grads, strict=True)]
         done = self.passes_done.assign_add(1)
         self.is_update = tf.equal(done % distribution.passes, 0)
@@ -78,12 +80,12 @@ class _AccumulateAndAggregate(Hook):
 
 
 class _ApplyWhenDue(Hook):
-    """apply_gradients() that only counts in the passes between updates."""
+    """apply_gradients() that updates only when due; other passes only increment `iterations`."""
 
     def __init__(self, method, optimizer, distribution, aggregate, skip) -> None:
         super().__init__(method, optimizer, distribution)
         self.aggregate = aggregate
-        self.skip = skip  # the argument that says: gradients are aggregated already
+        self.skip = skip  # the argument that tells Keras not to aggregate again
 
     def __call__(self, grads_and_vars, name=None, **kwargs):
         pairs = list(grads_and_vars)
@@ -91,9 +93,10 @@ class _ApplyWhenDue(Hook):
         aggregated |= not kwargs.pop("experimental_aggregate_gradients", True)
         if not aggregated:
             pairs = self.aggregate(pairs)
+
         optimizer, variables = self.optimizer, [variable for _, variable in pairs]
         with tf.init_scope():
-            # Slots must not be made inside the condition.
+            # Slots cannot be created inside tf.cond.
             getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(variables)
 
         def update():
@@ -109,12 +112,12 @@ class _ApplyWhenDue(Hook):
 
 
 def fits(optimizer) -> bool:
-    """Whether this is an optimizer of tf_keras or Keras 2, of either style."""
+    """Whether this is a tf_keras or Keras 2 optimizer, of either style."""
     return hasattr(optimizer, "aggregate_gradients") or hasattr(optimizer, "_aggregate_gradients")
 
 
 def install(optimizer, distribution) -> None:
-    """Makes the optimizer reduce its gradients."""
+    """Installs the hooks that make the optimizer reduce its gradients."""
     legacy = not hasattr(optimizer, "aggregate_gradients")
     aggregate = "_aggregate_gradients" if legacy else "aggregate_gradients"
     update = "_distributed_apply" if legacy else "_internal_apply_gradients"

@@ -1,14 +1,15 @@
 """Hooks for Keras 3 optimizers.
 
-They are set on the instance, so its class, its configuration and its saved files stay Keras's own.
-apply() is the one way through which every trainer and loop goes; gradients are reduced there,
-before clipping, decay and averages. With gradient accumulation they are reduced when an update is
-due, which Keras decides inside apply(): there the last step before the update is _clip_gradients().
+They are set on the instance, so class, configuration and saved files remain Keras's own. Every
+trainer and loop calls apply(), so gradients are reduced there, before clipping, decay and averages.
+With gradient accumulation they must be reduced only when an update is due. Keras decides that
+inside apply(), so they are reduced in _clip_gradients(), its last step before the update.
 
-A LossScaleOptimizer, which compile() puts around the optimizer under mixed_float16, skips the
-inner apply() where gradients overflowed. What happens inside would leave the other ranks waiting,
-so reducing (or, under accumulation, agreeing on the overflow) comes before that decision. Since it
-is made after we were called, its class is hooked; it minds wrapped optimizers only.
+compile() under mixed_float16 puts a LossScaleOptimizer around the optimizer. It skips the inner
+apply() if this rank's gradients overflowed, which would leave the other ranks waiting. So its
+apply() reduces first; under accumulation the ranks agree on "all finite" instead. compile() creates
+it after DistributedOptimizer() has returned, so its class is hooked; the hook ignores optimizers
+that are not wrapped.
 """
 
 import functools
@@ -33,14 +34,14 @@ class _Apply(Hook):
             trainable_variables = list(trainable_variables)
         if not distribution.reduced and not _accumulates(self.optimizer):
             variables = trainable_variables or self.optimizer._trainable_variables
-            if len(grads) == len(variables):  # else Keras says what is wrong
+            if len(grads) == len(variables):  # otherwise Keras raises
                 grads = distribution.reduce(grads, variables)
         with distribution.step():
             return self.original(grads, trainable_variables)
 
 
 class _BackendApplyGradients(Hook):
-    """Sees the variables that are about to be updated, from wherever that is done."""
+    """Hooks the last method before every update: records its variables, detects local gradients."""
 
     def __call__(self, grads, trainable_variables):
         self.distribution.expect_reduced()
@@ -56,7 +57,7 @@ class _ClipGradients(Hook):
         if _accumulates(self.optimizer) and distribution.reduced:
             grads = distribution.reduce(grads, self.variables)
             if distribution.passes > 1 and not distribution.average_passes:
-                # Keras divides by the number of passes.
+                # Undo Keras's division by the number of passes.
                 grads = [g if g is None else g * distribution.passes for g in grads]
         return self.original(grads)
 
@@ -80,6 +81,7 @@ def _hook_loss_scaling(kind: type) -> None:
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None or distribution.reduced:
             return apply(self, grads, trainable_variables)
+
         grads, inner = list(grads), self.inner_optimizer
         if not _accumulates(inner):
             variables = trainable_variables or inner._trainable_variables
@@ -93,6 +95,7 @@ def _hook_loss_scaling(kind: type) -> None:
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None or not _accumulates(self.inner_optimizer):
             return finite
+
         agreed = allreduce(
             tf.cast(finite, tf.int32),
             op=Min,
@@ -106,15 +109,15 @@ def _hook_loss_scaling(kind: type) -> None:
 
 
 def fits(optimizer) -> bool:
-    """Whether this is an optimizer of Keras 3."""
+    """Whether this is a Keras 3 optimizer."""
     return hasattr(optimizer, "apply") and hasattr(optimizer, "_backend_apply_gradients")
 
 
 def install(optimizer, distribution) -> None:
-    """Makes the optimizer reduce its gradients.
+    """Installs the hooks that make the optimizer reduce its gradients.
 
     Raises:
-      ValueError: backward_passes_per_step that comes too late, or is another number than
+      ValueError: backward_passes_per_step is set after the optimizer was built, or differs from
         gradient_accumulation_steps.
     """
     import keras

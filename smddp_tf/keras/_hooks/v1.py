@@ -1,6 +1,6 @@
-"""Hooks for tf.compat.v1.train optimizers: compute_gradients() reduces, as scripts expect.
+"""Hooks for tf.compat.v1.train optimizers: compute_gradients() reduces, as in Horovod.
 
-A script that brings its own gradients to apply_gradients() has them reduced there.
+Gradients that a script computes itself are reduced in apply_gradients().
 """
 
 from smddp_tf._graph.framework import tensorflow
@@ -38,7 +38,7 @@ def fits(optimizer) -> bool:
 
 
 def install(optimizer, distribution) -> None:
-    """Makes the optimizer reduce its gradients.
+    """Installs the hooks that make the optimizer reduce its gradients.
 
     Raises:
       ValueError: backward_passes_per_step is not 1.

@@ -1,4 +1,4 @@
-"""Keras callbacks: Horovod's, and Keras's own where ranks must write once or decide alike."""
+"""Keras callbacks: Horovod's, and versions of Keras's that write once or decide collectively."""
 
 from smddp_tf.keras.callbacks._broadcast import BroadcastGlobalVariablesCallback
 from smddp_tf.keras.callbacks._check import CheckRanksEqual

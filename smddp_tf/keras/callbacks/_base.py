@@ -1,4 +1,4 @@
-"""The class that our callbacks derive from, and what they need to know of optimizers."""
+"""Base classes of the callbacks, and access to a model's optimizers and their variables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ tf = tensorflow()
 
 
 class Callback(tf.keras.callbacks.Callback):
-    """A Keras callback that serves tf_keras as well when TensorFlow's own Keras is Keras 3."""
+    """A Keras callback that also works in tf_keras when TensorFlow's own Keras is Keras 3."""
 
     _supports_tf_logs = False
 
@@ -22,7 +22,7 @@ class Callback(tf.keras.callbacks.Callback):
             for method in methods
         )
 
-    # tf_keras asks these; Keras 3's base class does not have them.
+    # tf_keras calls these; Keras 3's base class does not have them.
     def _implements_train_batch_hooks(self) -> bool:
         return self._overrides("on_train_batch_begin", "on_train_batch_end")
 
@@ -34,7 +34,7 @@ class Callback(tf.keras.callbacks.Callback):
 
 
 class OnProcessSet:
-    """For callbacks of Keras's that act for a process set: adds that argument to theirs."""
+    """Mixin that adds the process_set argument to a callback of Keras's."""
 
     def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):
         super().__init__(*args, **options)
@@ -43,7 +43,7 @@ class OnProcessSet:
 
 
 def optimizers_of(model) -> list:
-    """The model's optimizer, and further distributed ones that a custom model holds (a GAN)."""
+    """The model's optimizer and other distributed ones among its attributes (as in a GAN)."""
     found = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
     for value in vars(model).values():
         known = any(value is other for other in found)
@@ -53,10 +53,10 @@ def optimizers_of(model) -> list:
 
 
 def variables_of(optimizer) -> list:
-    """All state of an optimizer: a property in newer Keras, a method in older ones."""
+    """All variables of an optimizer, including a dynamic loss scale."""
     variables = optimizer.variables
     found = list(variables if isinstance(variables, (list, tuple)) else variables())
-    # tf_keras keeps the dynamic loss scale apart.
+    # tf_keras keeps the dynamic loss scale outside `variables`.
     scale = getattr(optimizer, "_loss_scale", None)
     for name in ("_current_loss_scale", "_counter"):
         variable = getattr(scale, name, None)
@@ -66,7 +66,7 @@ def variables_of(optimizer) -> list:
 
 
 def build(optimizer, variables) -> None:
-    """Makes the optimizer's variables, if it has not made them yet."""
+    """Creates the optimizer's variables, if it has not created them yet."""
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return
     make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)

@@ -1,4 +1,4 @@
-"""The callback that makes the ranks' models equal, and keeps them so."""
+"""The callback that broadcasts the initial state and checks that the ranks stay equal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ tf = tensorflow()
 
 
 def _has_variables(model) -> bool:
-    """Whether all of the model's layers are built.
+    """Whether the model and all its layers are built.
 
-    A model without call() is never built itself. One that is may have layers that only training
-    calls, and that its first step builds.
+    A model without call() is never built itself, so its layers decide. A built model may still have
+    layers that only its train step calls and builds.
     """
     layers = list(model._flatten_layers(include_self=False))
     if not all(layer.built for layer in layers):
@@ -30,34 +30,34 @@ def _has_variables(model) -> bool:
 
 
 def _trace(function, *arguments) -> None:
-    """Makes the variables that a call would make, without computing anything."""
+    """Creates the variables that a call would create, without computing anything."""
     specs = tf.nest.map_structure(tf.type_spec_from_value, arguments)
-    # Not tf.init_scope(), in which no tape records.
+    # Not tf.init_scope(), which stops gradient tapes from recording.
     with tf.__internal__.eager_context.eager_mode():
         tf.function(function).get_concrete_function(*specs)
 
 
 class BroadcastGlobalVariablesCallback(Callback):
-    """Gives all ranks the root's weights and optimizer state before the first gradient.
+    """Broadcasts the root's weights and optimizer state to all ranks before the first gradient.
 
-    A model with layers that its first batch would build is traced with that batch's shapes first,
-    so that there are variables to broadcast. Seeds of dropout become different on all ranks. A job
-    whose first batch reduced no gradient at all is warned about, and one whose ranks have different
-    weights after the first update; CheckRanksEqual looks again.
+    If the model has unbuilt layers, its first step is traced with the shapes of the first batch, so
+    that the variables exist before they are broadcast. Dropout seeds are made different on each
+    rank. Warns if the first batch reduced no gradients, or if the ranks' weights differ after the
+    first update; for repeated checks, use CheckRanksEqual.
 
-    Put it first in the list: before validation, and at the end of each epoch, it makes the moving
-    statistics of BatchNormalization the ranks' averages, and later callbacks save those.
+    Put it first in the list: before validation and at the end of each epoch it averages the moving
+    statistics of BatchNormalization over the ranks, so that later callbacks save the averages.
 
     Args:
-      root_rank: the rank whose values all get.
-      device: accepted for old scripts.
+      root_rank: the rank to broadcast from, as numbered in the job.
+      device: ignored, accepted for compatibility.
       local_variables: a list of variables that are not broadcast.
-      average_batch_normalization: False: leave each rank's moving statistics as they are. That is
-        needed if only some ranks validate.
-      process_set: the ranks that take part; this rank must be one of them.
+      average_batch_normalization: False: do not average moving statistics. Required if only some
+        ranks validate.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
-      ValueError: root_rank is no rank of the process set.
+      ValueError: root_rank is not in the process set.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
         self.average_batch_normalization = average_batch_normalization
         self.done = False
-        self._shared: set = set()  # ids of what was broadcast
+        self._shared: set = set()  # ids of the variables that were broadcast
         self._first_update = None
         self._all_broadcast = False
         self._in_epoch = self._averaged = False
 
     def set_model(self, model: Any):
-        """Prepares a model that its first batch will build."""
+        """Prepares a model that its first batch would build."""
         super().set_model(model)
         if not self.done and self.process_set.size() > 1 and not _has_variables(model):
             self._build_at_first_step(model)
@@ -115,7 +115,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._synchronize(model)
 
     def on_train_begin(self, logs: dict | None = None):
-        """Broadcasts, if the variables are there."""
+        """Broadcasts, if the variables exist."""
         del logs
         if not self.done and _has_variables(self.model):
             self._synchronize(self.model)
@@ -142,30 +142,30 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._shared |= {id(getattr(v, "_value", v)) for v in variables}
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
-        """After the first update: looks whether gradients were reduced, and for late variables."""
+        """Broadcasts variables created late, and checks that the first update was reduced."""
         del logs
         if self._first_update is None:
             return
         if not self._all_broadcast:
-            # A layer may make variables in a call although it is built.
+            # A built layer may still create variables in call().
             self._all_broadcast = True
             self._broadcast(self._variables(self.model))
         if self._first_update.look(batch):
             self._first_update = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
-        """Batches are to come that move the statistics."""
+        """Marks the moving statistics as not averaged: the epoch's batches will update them."""
         del epoch, logs
         self._in_epoch, self._averaged = True, False
 
     def on_test_begin(self, logs: dict | None = None):
-        """Validation in fit() sees the statistics of all ranks."""
+        """Averages moving statistics, so that validation in fit() uses those of all ranks."""
         del logs
         if self._in_epoch:
             self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Checkpoints, too."""
+        """Averages moving statistics, so that later callbacks save those of all ranks."""
         del epoch, logs
         self._average()
         self._in_epoch = False

@@ -1,4 +1,4 @@
-"""Callbacks' checks that the ranks hold the same."""
+"""Checks that the ranks hold the same weights, optimizer state and options during training."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ _CAUSES = (
 
 
 class CheckRanksEqual(Callback):
-    """Raises, on all ranks, when the ranks no longer hold the same weights or options.
+    """Raises on all ranks when the ranks no longer hold the same weights or options.
 
-    After the first batch, every so many batches or epochs, and at the end of training it compares
-    bits: weights that gradients train (frozen ones too), the optimizers' variables, learning rates,
-    and what DistributedOptimizer was given. Its place among the callbacks does not matter. A check
-    reads all these variables to hash them; over the network go a few bytes.
+    Checks after the first batch, then every epoch or every N batches, and at the end of training.
+    Compares, bit by bit, trainable and frozen weights and the optimizers' variables; also learning
+    rates and the arguments of DistributedOptimizer. Its position among the callbacks does not
+    matter. A check reads and hashes all these variables, but sends only a few bytes.
 
-    Left out are what differs rightly: the state of random generators (each rank has dropout of its
-    own), local variables, gradients of passes that were not applied yet, and what layers keep
-    besides weights, as BatchNormalization its moving statistics, which are those of a rank's own
-    batches until they are averaged.
+    Excluded is state that legitimately differs: random generators (each rank has its own dropout),
+    local variables, accumulated gradients that were not applied yet, and the non-trainable state of
+    layers, such as BatchNormalization's moving statistics, which are per rank until averaged.
 
     Args:
       every: "epoch", or a number of batches.
-      also_statistics: compare moving statistics and the like too.
+      also_statistics: also compare moving statistics and other non-trainable state.
       local_variables: a list of further variables that may differ.
       process_set: the ranks that train this model together.
 
     Raises:
-      TypeError, ValueError: every is neither.
-      smddp_tf.errors.RanksDifferError: in training; it names the variables or options, and the
-        ranks that differ from most.
+      TypeError, ValueError: every is neither "epoch" nor a positive integer.
+      smddp_tf.errors.RanksDifferError: raised during training; it names the variables or options,
+        and the ranks that differ from the majority.
     """
 
-    _supports_tf_logs = True  # it needs none, so tf_keras need not wait for them
+    _supports_tf_logs = True  # uses no logs, so tf_keras need not convert them
 
     def __init__(
         self,
@@ -63,17 +62,17 @@ class CheckRanksEqual(Callback):
         self.also_statistics = also_statistics
         self.local_variables = list(local_variables or [])
         self.process_set = process_set
-        self._epochs_before = 0  # batches of the epochs that have ended
+        self._epochs_before = 0  # batches of completed epochs
         self._batches = 0
-        self._checked = -1  # at so many batches
+        self._checked = -1  # value of _batches at the last check
 
     def on_train_begin(self, logs: dict | None = None):
-        """Begins to count."""
+        """Resets the batch counters."""
         del logs
         self._epochs_before, self._batches, self._checked = 0, 0, -1
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
-        """Checks when it is due."""
+        """Checks after the first batch, and when `every` batches have passed."""
         del logs
         before, self._batches = self._batches, self._epochs_before + batch + 1
         if before == 0:
@@ -82,7 +81,7 @@ class CheckRanksEqual(Callback):
             self._check(f"after {self._batches} batches")
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Checks, unless that is done every so many batches."""
+        """Checks if every="epoch"."""
         del logs
         self._epochs_before = self._batches
         if self.every == "epoch":
@@ -91,7 +90,7 @@ class CheckRanksEqual(Callback):
     def on_train_end(self, logs: dict | None = None):
         """Checks the final weights."""
         del logs
-        self._checked = -1  # averages of weights may have taken their place
+        self._checked = -1  # the optimizer may have replaced the weights by their averages
         self._check("at the end of training")
 
     def _check(self, when: str) -> None:
@@ -103,23 +102,23 @@ class CheckRanksEqual(Callback):
 
 
 class FirstUpdate:
-    """Warns, once, if the first update of a model left the ranks with different weights.
+    """Warns once if the first update of a model left the ranks with different weights.
 
     Args:
-      model: the model, whose ranks were equal when training began.
-      local: identities of variables that differ rightly.
-      process_set: the ranks that were made equal.
+      model: the model, equal on all ranks when training began.
+      local: identities of variables that may differ.
+      process_set: the ranks that received the initial broadcast.
     """
 
     def __init__(self, model, local: set, process_set=global_process_set) -> None:
         self._model, self._local, self._process_set = model, local, process_set
         self._counted = _reductions()
-        self._seen, self._in_epoch = 0, 0  # batches
-        self._due: int | None = None  # after so many there was an update
+        self._seen, self._in_epoch = 0, 0  # batches in all, and in this epoch
+        self._due: int | None = None  # number of batches after which the first update has happened
         self._warned = False
 
     def look(self, batch: int) -> bool:
-        """At the end of a batch: looks, if that is due. Returns whether all is done."""
+        """Runs the checks that are due at the end of a batch. Returns whether all are done."""
         done = batch + 1
         self._seen += done - self._in_epoch if done > self._in_epoch else done
         self._in_epoch = done
@@ -157,7 +156,7 @@ class FirstUpdate:
         )
 
     def _look_at_weights(self) -> None:
-        """Compares what the ranks of one optimizer's process set must have alike."""
+        """Compares the trained weights, unless an optimizer reduces over another process set."""
         weights = [
             weight
             for weight in self._model.trainable_variables
@@ -166,6 +165,7 @@ class FirstUpdate:
         local = _state.local_weights(optimizers_of(self._model), weights)
         local = {id(variable) for variable in local}
         own = digests([w for w in weights if id(w) not in local], "variable")
+
         sets = {tuple(one.options.process_set.ranks) for one in self._distributions()}
         sets.discard(tuple(self._process_set.ranks))
         lines = differences(

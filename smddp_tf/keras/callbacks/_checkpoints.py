@@ -1,4 +1,4 @@
-"""Callbacks that write: on one rank only."""
+"""Callbacks that write files, on one rank only."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ tf = tensorflow()
 def RankZero(  # noqa: N802 - used like a callback class
     callback: Any, process_set: ProcessSet = global_process_set
 ):
-    """Gives the callback to rank 0 alone; other ranks get one that does nothing.
+    """Runs a callback on rank 0 only; other ranks get one that does nothing.
 
-    For whatever writes or prints: ProgbarLogger, TensorBoard, ModelCheckpoint, CSVLogger. Not for
-    callbacks that change training (early stopping, learning rate): those must act on all ranks.
+    Use it for callbacks that write or print: ProgbarLogger, TensorBoard, ModelCheckpoint,
+    CSVLogger. Do not use it for callbacks that affect training (early stopping, learning rate):
+    those must run on all ranks.
 
     Args:
       callback: any Keras callback.
-      process_set: whose first rank is meant; this rank must be in it.
+      process_set: the set whose first rank runs the callback; must include this rank.
 
     Returns:
-      The callback itself on rank 0.
+      The callback itself on rank 0, a callback without effect elsewhere.
     """
     check_process_set(process_set)
     return callback if process_set.rank() == 0 else Callback()
@@ -43,21 +44,21 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     filepath: str | os.PathLike = "best.keras",
     process_set: ProcessSet = global_process_set,
 ):
-    """Saves, on rank 0, the model of the epoch with the best metric.
+    """Saves the model with the best metric, on rank 0.
 
-    Put it after MetricAverageCallback, so that "best" is that of all ranks.
+    Put it after MetricAverageCallback, so that it sees the metric of all ranks.
 
     Args:
-      monitor: the metric.
-      verbose: 1: say when it saves.
-      save_weights_only: weights instead of the model.
+      monitor: the metric to monitor.
+      verbose: 1: print a line when saving.
+      save_weights_only: save the weights instead of the model.
       mode: "min", "max" or "auto".
       save_freq: "epoch", or a number of batches.
-      filepath: where; {epoch} and metrics may be in it, as for Keras's ModelCheckpoint.
-      process_set: whose first rank saves; this rank must be in it.
+      filepath: the file; may contain {epoch} and metrics, as for Keras's ModelCheckpoint.
+      process_set: the set whose first rank saves; must include this rank.
 
     Returns:
-      A callback: Keras's ModelCheckpoint on rank 0.
+      Keras's ModelCheckpoint on rank 0, a callback without effect elsewhere.
     """
     check_process_set(process_set)
     if process_set.rank() != 0:
@@ -74,16 +75,16 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
 
 
 class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
-    """Keras's BackupAndRestore: rank 0 writes, and all ranks go on from what rank 0 reads.
+    """Keras's BackupAndRestore: rank 0 reads and writes, and broadcasts the restored state.
 
-    So the folder need not be on a disk that all ranks see. Takes the arguments of
-    tf.keras.callbacks.BackupAndRestore. The model must be built before fit(), as for Keras's.
+    The folder need not be on a shared file system. As with Keras's own callback, the model must be
+    built before fit().
 
     Args:
       backup_dir: the folder, used on the first rank of the process set.
-      *args: as for Keras's.
-      process_set: the ranks that take part; this rank must be one of them.
-      **options: as for Keras's.
+      *args: same as for tf.keras.callbacks.BackupAndRestore.
+      process_set: the ranks that take part; must include this rank.
+      **options: same as for tf.keras.callbacks.BackupAndRestore.
     """
 
     def __init__(
@@ -97,17 +98,18 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
         self.process_set = process_set
         self._writes = process_set.rank() == 0
         if not self._writes:
-            # Whatever lies on this rank's disk is not to be read.
+            # Only the first rank may read a backup; give this one a folder that does not exist.
             backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{basics.rank()}")
         super().__init__(os.fspath(backup_dir), *args, **options)
 
     def on_train_begin(self, logs: dict | None = None):
-        """Reads the backup, if there is one, and gives it to all ranks."""
+        """Restores the backup, if one exists, and broadcasts it to all ranks."""
         if self.model.built and getattr(self.model, "optimizer", None) is not None:
             build(self.model.optimizer, self.model.trainable_variables)
         super().on_train_begin(logs)
         if self.process_set.size() == 1:
             return
+
         root = self.process_set.ranks[0]
         self.model._initial_epoch = broadcast_object(
             getattr(self.model, "_initial_epoch", None),
@@ -115,6 +117,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
             name="epoch of the backup",
             process_set=self.process_set,
         )
+
         variables = list(self.model.weights)
         for optimizer in optimizers_of(self.model):
             variables += variables_of(optimizer)

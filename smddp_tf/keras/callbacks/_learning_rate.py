@@ -1,6 +1,6 @@
-"""Learning rates that follow the epoch.
+"""Learning rate schedules, warm-up and reduction on a plateau.
 
-Warm-up and momentum correction are those of Goyal et al., Accurate, Large Minibatch SGD (2017).
+Warm-up and momentum correction follow Goyal et al., Accurate, Large Minibatch SGD (2017).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ tf = tensorflow()
 
 
 def _velocities(optimizer) -> list:
-    """The variables in which momentum has summed up gradients times the learning rate."""
+    """The momentum variables that accumulate gradients times the learning rate."""
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "SGD" not in names:
-        return []  # others keep the rate out of their sums, or have none
+        return []  # other optimizers do not multiply their momentum by the rate
     if hasattr(optimizer, "get_slot"):  # legacy
         return [v for v in optimizer.variables() if v.name.split(":")[0].endswith("/momentum")]
     return [v for v in getattr(optimizer, "momentums", None) or [] if v is not None]
 
 
 def _steps_per_execution(model) -> int:
-    """For how many batches a rate that is set before one stands."""
+    """The number of batches per execution: a rate set before one applies to all of them."""
     steps = getattr(model, "_steps_per_execution", None)  # tf_keras: a variable, or None
     if steps is None:
         steps = getattr(model, "steps_per_execution", None)
@@ -39,18 +39,18 @@ class LearningRateScheduleCallback(Callback):
     """Multiplies the learning rate by a factor that depends on the epoch.
 
     Args:
-      initial_lr: what is multiplied.
-      multiplier: a number, or a function of the epoch (a float between epochs, if not staircase).
-      start_epoch: the first epoch in which it acts.
-      end_epoch: the first one in which it does not any more; None: never.
-      staircase: change at the start of an epoch only, instead of before every batch.
-      momentum_correction: when the rate changes, scale the momentum that SGD has gathered, as if
-        it had been gathered at the new rate.
-      steps_per_epoch: batches an epoch; needed without staircase where Keras does not know it.
+      initial_lr: the learning rate that is multiplied.
+      multiplier: a number, or a function of the epoch (fractional unless staircase=True).
+      start_epoch: the first epoch in which the schedule applies.
+      end_epoch: the first epoch in which it no longer applies; None: it always does.
+      staircase: change the rate at the start of each epoch only, instead of before every batch.
+      momentum_correction: when the rate changes, rescale SGD's momentum, as if it had been
+        accumulated at the new rate.
+      steps_per_epoch: batches per epoch; required without staircase if Keras does not know it.
 
     Raises:
-      ValueError: at the start of training: the optimizer has a schedule of its own, or
-        steps_per_epoch is needed.
+      ValueError: at the start of training: the optimizer has its own schedule, or steps_per_epoch
+        is required.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LearningRateScheduleCallback(Callback):
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.start_epoch = start_epoch
         self.end_epoch = end_epoch
-        # A number does not change between epochs.
+        # A constant multiplier needs no update per batch.
         self.staircase = staircase or not callable(multiplier)
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
@@ -92,7 +92,7 @@ class LearningRateScheduleCallback(Callback):
                 )
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
-        """Notes the epoch."""
+        """Records the epoch."""
         del logs
         self.epoch = epoch
 
@@ -133,12 +133,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size() to initial_lr over the first epochs.
 
     Args:
-      initial_lr: the rate for all ranks together, usually the single-process rate times size().
-      warmup_epochs: how long.
-      momentum_correction: as for LearningRateScheduleCallback.
-      steps_per_epoch: as for LearningRateScheduleCallback.
-      verbose: 1: say, on rank 0, when it is done.
-      process_set: the ranks whose number counts.
+      initial_lr: the rate after warm-up, usually the single-process rate times size().
+      warmup_epochs: the number of epochs over which the rate rises.
+      momentum_correction: same as for LearningRateScheduleCallback.
+      steps_per_epoch: same as for LearningRateScheduleCallback.
+      verbose: 1: print a line on rank 0 when warm-up is done.
+      process_set: the ranks whose number is used as size().
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         self.verbose = verbose
 
     def _position(self, batch: int) -> float:
-        """That at the end of the batches of this execution: the last ones run at the full rate."""
+        """The epoch at the end of this execution, so that the last batches use the full rate."""
         last = min(batch + _steps_per_execution(self.model), self.steps_per_epoch)
         return self.epoch + last / self.steps_per_epoch
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Says when it is done."""
+        """Adds the learning rate to the logs, and prints when warm-up is done."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and basics.rank() == 0:
             rate = float(tf.convert_to_tensor(innermost(self.model.optimizer).learning_rate))
@@ -181,18 +181,19 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 class ReduceLROnPlateau(OnProcessSet, tf.keras.callbacks.ReduceLROnPlateau):
-    """Keras's ReduceLROnPlateau, on the metric's average over all ranks: all reduce the rate alike.
+    """Keras's ReduceLROnPlateau, monitoring the metric's average over all ranks.
 
-    After MetricAverageCallback that average is the metric of all ranks.
+    All ranks reduce the rate at the same time. After MetricAverageCallback the average is the
+    metric of all ranks.
 
     Args:
-      *args: as for tf.keras.callbacks.ReduceLROnPlateau.
-      process_set: the ranks that take part; this rank must be one of them.
-      **options: as for tf.keras.callbacks.ReduceLROnPlateau.
+      *args: same as for tf.keras.callbacks.ReduceLROnPlateau.
+      process_set: the ranks that take part; must include this rank.
+      **options: same as for tf.keras.callbacks.ReduceLROnPlateau.
     """
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Decides on the average."""
+        """Decides by the average over the ranks."""
         logs = {} if logs is None else logs
         value = monitored(logs, self.monitor, self.process_set)
         agreed = dict(logs) if value is None else {**logs, self.monitor: value}

@@ -1,4 +1,4 @@
-"""The callback with which every rank reports the metrics of all ranks."""
+"""The callback that makes every rank report the metrics of all ranks."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ tf = tensorflow()
 
 
 class MetricAverageCallback(Callback):
-    """Makes the epoch's metrics those of all ranks together, on every rank.
+    """Replaces the epoch's metrics, on every rank, by those of all ranks together.
 
-    The states of Keras's metrics (a total and a count, the counts of a confusion matrix) are summed
-    over the ranks, and the metrics computed from that: AUC, Recall or F1 are what one process would
-    have. Whatever else is in the logs is averaged over ranks.
+    The state of Keras metrics (a total and a count, the counts of a confusion matrix) is summed
+    over the ranks and the metrics are computed from the sums, so AUC, Recall or F1 equal those of a
+    single process. All other numbers in the logs are averaged over the ranks.
 
-    A metric of your own is joined so if all its state variables were made with add_weight or
-    add_variable and aggregation "sum" (the default) or "mean". An attribute `across_ranks` says it
-    of all its state: "sum", "mean", "max" or "min"; or "average", of its results, which is also
-    what happens to state that is neither.
+    A custom metric is treated the same way if all its state variables were created with add_weight
+    or add_variable and aggregation "sum" (the default) or "mean". To override that, set the
+    metric's attribute `across_ranks` to how its state is reduced ("sum", "mean", "max" or "min"),
+    or to "average" to average its results; results are also averaged if some state has neither
+    aggregation.
 
-    Put it before callbacks that look at metrics (checkpoints, early stopping, learning rate): they
-    then see the metrics of all ranks. Also for evaluate(callbacks=[...]), if all ranks call it.
+    Put it before callbacks that use metrics (checkpoints, early stopping, learning rate), so that
+    they see the metrics of all ranks. It also works in evaluate(callbacks=[...]), if all ranks call
+    it.
 
     Args:
-      device: accepted for old scripts.
-      process_set: the ranks that take part; this rank must be one of them.
+      device: ignored, accepted for compatibility.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
-      RuntimeError: at the end of an epoch, the ranks have different learning rates.
+      RuntimeError: the ranks' learning rates differ at the end of an epoch.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set):
@@ -45,26 +47,26 @@ class MetricAverageCallback(Callback):
         self._trained = self._tested = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
-        """Metrics start anew."""
+        """Discards the previous epoch's results."""
         del epoch, logs
         self._in_epoch = True
         self._trained = self._tested = None
 
     def on_test_begin(self, logs: dict | None = None):
-        """Validation resets the metrics, so those of training are looked at now."""
+        """Reduces the training metrics now, since validation resets them."""
         del logs
         if self._in_epoch:
             self._trained = self._joined()
 
     def on_test_end(self, logs: dict | None = None):
-        """Joins the metrics of validation, or of evaluate()."""
+        """Reduces the metrics of validation, or of evaluate()."""
         self._tested = self._joined()
         if not self._in_epoch and logs and self.process_set.size() > 1:
             _metrics.replace(logs, self._tested)
             _metrics.average(logs, self.process_set)
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Replaces the numbers in logs."""
+        """Replaces the numbers in the logs."""
         del epoch
         self._in_epoch = False
         if self.process_set.size() == 1:
@@ -82,7 +84,7 @@ class MetricAverageCallback(Callback):
         return _metrics.of_all_ranks(self.model, self.process_set)
 
     def _check_learning_rate(self) -> None:
-        """Notices a callback before this one that acted on this rank's own metrics."""
+        """Detects an earlier callback that changed the rate based on this rank's own metrics."""
         rate = getattr(innermost(getattr(self.model, "optimizer", None)), "learning_rate", None)
         own = float(tf.convert_to_tensor(0.0 if rate is None or callable(rate) else rate))
         extremes = allreduce(

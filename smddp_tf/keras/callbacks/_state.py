@@ -1,4 +1,4 @@
-"""What the ranks of a Keras training must hold alike: weights, optimizers' state, options."""
+"""Collects the state of a Keras model that must be equal on all ranks."""
 
 from smddp_tf._gradients.equality import digests
 from smddp_tf._graph.framework import tensorflow
@@ -17,23 +17,23 @@ def _layers(model) -> list:
 
 
 def gradient_weights(model) -> list:
-    """The weights that gradients train, frozen ones too: not what layers keep besides."""
+    """Weights created as trainable, even if frozen; excludes the layers' other state."""
     kept = set()
     for layer in _layers(model):
-        for name in ("_trainable_variables", "_trainable_weights"):  # of Keras 3; of the others
+        for name in ("_trainable_variables", "_trainable_weights"):  # Keras 3; tf_keras, Keras 2
             kept |= {_identity(variable) for variable in getattr(layer, name, ())}
     kept |= {_identity(variable) for variable in model.trainable_variables}
     return [weight for weight in model.weights if _identity(weight) in kept]
 
 
 def _is_random_state(variable) -> bool:
-    """Whether it is the state of a random generator, which each rank should have of its own."""
+    """Whether the variable is the state of a random generator, which differs per rank."""
     name = getattr(variable, "path", "") or variable.name
     return "seed_generator" in name or name.split(":")[0].endswith("StateVar")
 
 
 def local_weights(optimizers, weights) -> list:
-    """Weights whose gradients stay local (register_local_var)."""
+    """The weights whose gradients stay local (register_local_var)."""
     found = []
     for distribution in filter(None, map(_distribution.of, optimizers)):
         found += [weight for weight in weights if distribution.is_local(weight)]
@@ -41,8 +41,8 @@ def local_weights(optimizers, weights) -> list:
 
 
 def _slots_of(optimizer, weight) -> list:
-    """The optimizer's variables that belong to one weight."""
-    if hasattr(optimizer, "get_slot_names"):  # the legacy style
+    """The optimizer's slot variables of one weight."""
+    if hasattr(optimizer, "get_slot_names"):  # legacy optimizer
         key = getattr(weight, "_unique_id", None)
         return list(optimizer._slots.get(key, {}).values())
     if hasattr(optimizer, "_index_dict"):  # tf_keras, Keras 2
@@ -52,6 +52,7 @@ def _slots_of(optimizer, weight) -> list:
         count = len(optimizer._trainable_variables)
     if index is None:
         return []
+
     lists = [
         value
         for name, value in vars(optimizer).items()
@@ -61,7 +62,7 @@ def _slots_of(optimizer, weight) -> list:
 
 
 def _optimizer_state(optimizer, local) -> list:
-    """The variables that must be equal: not the slots of local weights, nor sums of passes."""
+    """An optimizer's variables, except slots of local weights and accumulated gradients."""
     inner = _distribution.innermost(optimizer)
     skipped = [slot for weight in local for slot in _slots_of(inner, weight)]
     skipped += list(getattr(inner, "_accumulated_gradients", ()))
@@ -80,7 +81,7 @@ def _rate(optimizer) -> str:
 
 
 def options(model) -> dict:
-    """How each optimizer reduces, for differences()."""
+    """The reduction options of each optimizer, as entries for differences()."""
     found = {}
     for i, optimizer in enumerate(optimizers_of(model)):
         kind, distribution = type(_distribution.innermost(optimizer)).__name__, None
@@ -94,18 +95,19 @@ def options(model) -> dict:
 
 
 def everything(model, excluded=(), also_statistics=False) -> dict:
-    """Weights, optimizers' variables, rates and options, for differences().
+    """Weights, optimizer variables, learning rates and options, as entries for differences().
 
     Args:
       model: a Keras model.
-      excluded: variables that differ rightly, besides local ones and random generators' state.
-      also_statistics: with what layers keep besides weights (moving statistics).
+      excluded: variables that may differ, besides local ones and random generators' state.
+      also_statistics: include non-trainable state, such as moving statistics.
     """
     optimizers = optimizers_of(model)
     weights = list(model.weights) if also_statistics else gradient_weights(model)
     local = local_weights(optimizers, weights)
     left_out = {_identity(variable) for variable in (*local, *excluded)}
     compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
+
     found = digests(compared, "variable") | options(model)
     for i, optimizer in enumerate(optimizers):
         state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]

@@ -1,4 +1,4 @@
-"""Callbacks that end training on all ranks in the same batch or epoch."""
+"""Callbacks that stop training on all ranks in the same batch or epoch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _any_rank(flag: bool, name: str, process_set) -> bool:
 
 
 def monitored(logs, monitor: str, process_set):
-    """The metric's average over the ranks that have it; None if none has it."""
+    """The metric's average over the ranks that report it; None if no rank does."""
     value = (logs or {}).get(monitor)
     if process_set.size() == 1:
         return value
@@ -33,40 +33,40 @@ def monitored(logs, monitor: str, process_set):
 
 
 class EarlyStopping(OnProcessSet, tf.keras.callbacks.EarlyStopping):
-    """Keras's EarlyStopping, on the metric's average over all ranks.
+    """Keras's EarlyStopping, monitoring the metric's average over all ranks.
 
-    All ranks stop in the same epoch; also when another callback set model.stop_training on some of
-    them at the end of an epoch. Ranks that do not have the metric (validation on rank 0 only) go by
-    those that have it. After MetricAverageCallback the average is the metric of all ranks.
+    All ranks stop in the same epoch, even if another callback sets model.stop_training on only some
+    of them at the end of an epoch. Ranks without the metric (if only rank 0 validates) follow those
+    that have it. After MetricAverageCallback the average is the metric of all ranks.
 
     Args:
-      *args: as for tf.keras.callbacks.EarlyStopping.
-      process_set: the ranks that take part; this rank must be one of them.
-      **options: as for tf.keras.callbacks.EarlyStopping.
+      *args: same as for tf.keras.callbacks.EarlyStopping.
+      process_set: the ranks that take part; must include this rank.
+      **options: same as for tf.keras.callbacks.EarlyStopping.
     """
 
     def get_monitor_value(self, logs: dict | None):
-        """The metric, averaged over the ranks that have it."""
+        """The metric, averaged over the ranks that report it."""
         value = monitored(logs, self.monitor, self.process_set)
         return super().get_monitor_value(logs) if value is None else value
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Decides, and agrees."""
+        """Runs Keras's check, then stops on all ranks if any rank wants to."""
         super().on_epoch_end(epoch, logs)
         stop = bool(self.model.stop_training)
         self.model.stop_training = _any_rank(stop, "stop training", self.process_set)
 
 
 class AgreeOnStop(Callback):
-    """Ends training on all ranks once model.stop_training is set on one of them, in an epoch too.
+    """Stops training on all ranks once any rank sets model.stop_training, also within an epoch.
 
-    For stops of your own: a time limit, a signal, a condition on this rank's loss. Ranks that went
-    on alone would wait for the one that stopped. Put it last in the list.
+    For custom stop conditions: a time limit, a signal, a condition on this rank's loss. Without it
+    the other ranks would keep waiting for the one that stopped. Put it last in the list.
 
     Args:
-      every: agree after so many batches; a stop takes effect then. Each time costs one small
-        allreduce. With steps_per_execution, so many executions.
-      process_set: the ranks that take part; this rank must be one of them.
+      every: agree every this many batches (or executions, with steps_per_execution), at the cost
+        of one small allreduce; a stop takes effect at the next agreement.
+      process_set: the ranks that take part; must include this rank.
 
     Raises:
       ValueError: every is not positive.
@@ -81,7 +81,7 @@ class AgreeOnStop(Callback):
         self._batches, self._wanted = 0, False
 
     def on_train_begin(self, logs: dict | None = None):
-        """Counts from 0 on all ranks."""
+        """Resets the batch count, so that all ranks agree at the same batches."""
         del logs
         self._batches, self._wanted = 0, False
 
@@ -90,7 +90,7 @@ class AgreeOnStop(Callback):
         return bool(self.model.stop_training)
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
-        """Notes a wish to stop; agrees if it is time to."""
+        """Records a request to stop; agrees when `every` batches have passed."""
         del batch
         self._batches += 1
         self._wanted |= self._wants_to_stop(logs)
@@ -99,7 +99,7 @@ class AgreeOnStop(Callback):
             self._agree()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Agrees on what was noted since, and on what other callbacks want now."""
+        """Agrees on requests since the last agreement, including other callbacks' at epoch end."""
         del epoch, logs
         self._wanted |= bool(self.model.stop_training)
         self._agree()
@@ -110,14 +110,14 @@ class AgreeOnStop(Callback):
 
 
 class TerminateOnNaN(AgreeOnStop):
-    """Ends training on all ranks, in the same batch, when the loss of one is NaN or infinite.
+    """Stops training on all ranks, in the same batch, when any rank's loss is NaN or infinite.
 
-    With Keras's own, the rank that saw it would stop alone, and the others wait for it. Put it
-    after other callbacks that stop training; then it is an AgreeOnStop for them, too.
+    With Keras's own callback, only the affected rank would stop, and the others would wait for it.
+    It also acts as an AgreeOnStop: put it after other callbacks that stop training.
 
     Args:
-      every: look after so many batches, as for AgreeOnStop.
-      process_set: the ranks that take part; this rank must be one of them.
+      every: agree every this many batches, same as for AgreeOnStop.
+      process_set: the ranks that take part; must include this rank.
     """
 
     def _wants_to_stop(self, logs) -> bool:

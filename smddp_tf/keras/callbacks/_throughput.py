@@ -1,4 +1,4 @@
-"""How fast the whole job trains, and how long it waits for reductions."""
+"""Reports the job's training throughput and the share of time spent waiting for reductions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ tf = tensorflow()
 
 
 def _write_scalar(name: str, value: float) -> None:
-    """tf.summary.scalar(), which needs TensorBoard to be installed where the file is written."""
+    """Like tf.summary.scalar(), but without requiring an installed TensorBoard."""
     metadata = tf.compat.v1.SummaryMetadata()
     metadata.plugin_data.plugin_name = "scalars"
     tf.summary.write(name, tf.constant(value, tf.float32), metadata=metadata)
 
 
 class _Meter:
-    """Batches, time and waiting since it was made."""
+    """Measures batches, elapsed time and time waited since it was created."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -39,18 +39,18 @@ class _Meter:
 
 
 class Throughput(Callback):
-    """Prints, on rank 0, a line of `name=value;` pairs that a log scraper can read.
+    """Prints a line of `name=value;` pairs on rank 0, in a form that log scrapers can parse.
 
-    samples_per_second is that of all ranks together. step_ms is the mean time of a step, with
-    whatever Keras does between steps. wait_share is the part of the time for which this job stood
-    still for reductions: after the backward pass was over, or in collectives called by hand; the
-    largest share of any rank, from 0 to 1. The same numbers are added to the logs.
+    samples_per_second is the total of all ranks. step_ms is the mean time of a step, including
+    Keras's own work between steps. wait_share is the fraction of time, from 0 to 1, that training
+    was blocked on reductions (after the backward pass, or in explicit collectives): the maximum
+    over the ranks. The same numbers are added to the logs.
 
     Args:
       batch_size: samples in a batch of this rank.
-      log_dir: write TensorBoard scalars here, on rank 0; None: do not.
-      every: "epoch", or a number of batches after which a line is printed as well.
-      process_set: the ranks that are counted; the first of them prints.
+      log_dir: folder for TensorBoard scalars, written on rank 0; None: write none.
+      every: "epoch", or a number of batches after which to print an additional line.
+      process_set: the ranks to measure; its first rank prints.
 
     Raises:
       ValueError: batch_size or every is not positive.
@@ -84,15 +84,15 @@ class Throughput(Callback):
             self._writer = tf.summary.create_file_writer(str(self._log_dir))
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
-        """Starts the clock."""
+        """Starts the meters of the epoch and of the next line."""
         del logs
         self._epoch, self._last_batch = epoch, 0
         self._of_epoch, self._of_line = _Meter(), _Meter()
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
-        """Counts, and prints if it is time to."""
+        """Counts batches, and prints when `every` batches have passed."""
         del logs
-        # With steps_per_execution a call stands for several batches.
+        # With steps_per_execution, one call covers several batches.
         done, self._last_batch = batch + 1 - self._last_batch, batch + 1
         self._all_batches += done
         self._of_epoch.batches += done
@@ -102,7 +102,7 @@ class Throughput(Callback):
             self._of_line = _Meter()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Prints, and adds to the logs."""
+        """Prints the epoch's numbers and adds them to the logs."""
         del epoch
         if self._of_epoch.batches:
             values = self._report(self._of_epoch)

@@ -1,1 +1,1 @@
-"""horovod.common: what scripts import from below the frameworks."""
+"""horovod.common: the framework-independent modules that scripts import."""

@@ -1,9 +1,9 @@
-"""horovod.common.exceptions, for scripts that name them; failures come as TensorFlow's classes."""
+"""horovod.common.exceptions, for scripts that refer to them; failures raise tf.errors instead."""
 
 
 class HorovodInternalError(RuntimeError):
-    """Never raised: a failed collective raises a class of tf.errors."""
+    """Never raised: a failed collective raises an exception of tf.errors."""
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """Never raised: a job keeps its ranks."""
+    """Never raised: the ranks of a job are fixed."""

@@ -1,4 +1,4 @@
-"""horovod.common.util: versions and how things were built."""
+"""horovod.common.util: version checks and build queries."""
 
 import re
 
@@ -10,7 +10,7 @@ def _numbers(version: str) -> tuple:
 
 
 def is_version_greater_equal_than(version: str, target: str) -> bool:
-    """Whether one version is at least another; both like "2.15.1"."""
+    """Whether a version is at least the target; both have the form "2.15.1"."""
     return _numbers(version) >= _numbers(target)
 
 
@@ -20,7 +20,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(items, num_parts: int) -> list:
-    """Cuts a list into so many nearly equal parts."""
+    """Splits a list into num_parts nearly equal parts."""
     each, odd = divmod(len(items), num_parts)
     parts, at = [], 0
     for part in range(num_parts):

@@ -36,5 +36,5 @@ _missing = refuse_names("horovod.tensorflow", REFUSED)
 
 
 def __getattr__(name):
-    # What smddp_tf has beyond its list, and names that are refused.
+    # Names outside of __all__, and those that are not provided.
     return _missing(name)

@@ -1,4 +1,4 @@
-"""horovod.tensorflow.util: the helpers that scripts and their tests touch."""
+"""horovod.tensorflow.util: the helpers that scripts and their tests use."""
 
 import functools
 
@@ -6,17 +6,17 @@ import tensorflow as tf
 
 
 def _executing_eagerly() -> bool:
-    """Whether ops run as they are called."""
+    """Whether execution is eager."""
     return tf.executing_eagerly()
 
 
 def _cache(function):
-    """Remembers results by the arguments' identity or value."""
+    """Memoizes a function."""
     return functools.lru_cache(maxsize=None)(function)
 
 
 def _make_subgraph(function):
-    """A tf.function."""
+    """Wraps a function in tf.function."""
     return tf.function(function)
 
 
@@ -26,5 +26,5 @@ def vars_to_refs(variables) -> tuple:
 
 
 def refs_to_vars(refs) -> list:
-    """The variables again."""
+    """Dereferences what vars_to_refs() returned."""
     return [ref.deref() for ref in refs]

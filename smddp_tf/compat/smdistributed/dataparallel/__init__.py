@@ -4,7 +4,7 @@ import smddp_tf
 
 
 def start_profiler(path, append_rank=False):
-    """Starts the timeline; each rank writes a file of its own, whatever append_rank is."""
+    """Starts the timeline. append_rank is ignored: each rank always writes its own file."""
     del append_rank
     smddp_tf.start_timeline(path)
 

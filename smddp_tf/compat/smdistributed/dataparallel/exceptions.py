@@ -2,7 +2,7 @@
 
 
 class SMDDPError(RuntimeError):
-    """Misuse that this module is strict about."""
+    """Misuse that smdistributed.dataparallel rejects."""
 
 
 class SMDDPInitError(SMDDPError):

@@ -12,7 +12,7 @@ __all__ = list(smddp_tf.keras.__all__)
 
 
 def broadcast_global_variables(root_rank):
-    """As smddp_tf.broadcast_global_variables()."""
+    """Same as smddp_tf.broadcast_global_variables()."""
     return smddp_tf.broadcast_global_variables(root_rank)
 
 
@@ -29,7 +29,7 @@ def allreduce(
     op=None,
     compression=smddp_tf.Compression.none,
 ):
-    """smddp_tf.allreduce() in this module's order of arguments; a numpy value in eager mode."""
+    """smddp_tf.allreduce() with this module's argument order; a numpy value in eager mode."""
     return _value(
         smddp_tf.allreduce(
             value,

@@ -1,4 +1,4 @@
-"""smdistributed.dataparallel.tensorflow: SageMaker's names."""
+"""smdistributed.dataparallel.tensorflow: smddp_tf under SageMaker's names."""
 
 import numbers
 
@@ -35,10 +35,10 @@ class ReduceOp:
 
 
 def init():
-    """Joins the job; once only.
+    """Joins the job; may be called only once.
 
     Raises:
-      SMDDPInitError: it was called before.
+      SMDDPInitError: init() was called before.
     """
     if is_initialized():
         raise SMDDPInitError(
@@ -58,18 +58,19 @@ def allreduce(
     """Reduces a gradient.
 
     Args:
-      tensor: the gradient; grad is its other name.
-      param_index: its place in the list of gradients, the same on all ranks.
+      tensor: the gradient; may also be passed as grad.
+      param_index: its index in the list of gradients, the same on all ranks.
       num_params: the length of that list.
-      compression: as smddp_tf.allreduce().
-      op: of ReduceOp; None is AVERAGE.
-      grad: see tensor.
+      compression: same as for smddp_tf.allreduce().
+      op: a ReduceOp; None means AVERAGE.
+      grad: another name for tensor.
 
     Returns:
       The reduced gradient.
 
     Raises:
-      ValueError: both or none of tensor and grad are given, or the index is outside the list.
+      ValueError: not exactly one of tensor and grad is given, param_index or num_params is missing,
+        or param_index is out of range.
     """
     if (tensor is None) == (grad is None):
         raise ValueError("allreduce takes the gradient as tensor= or as grad=, one of them")
@@ -89,9 +90,9 @@ def allreduce(
 
 
 def oob_allreduce(tensor, compression=Compression.none, op=ReduceOp.AVERAGE):
-    """Reduces anything else than gradients: a tensor, a number, or a list or tuple of them.
+    """Reduces values other than gradients: a tensor, a number, or a list or tuple of them.
 
-    Python floats become float32 tensors. Returns what it got, reduced.
+    Python floats become float32 tensors. Returns the results in the structure of the input.
     """
     if isinstance(tensor, (list, tuple)):
         return type(tensor)(oob_allreduce(one, compression, op) for one in tensor)
@@ -102,7 +103,7 @@ def oob_allreduce(tensor, compression=Compression.none, op=ReduceOp.AVERAGE):
 
 
 def overlap(tensor):
-    """The tensor itself: reductions overlap the backward pass without a mark in the graph."""
+    """Returns the tensor: reductions overlap the backward pass without marking the graph."""
     return tf.identity(tensor)
 
 
@@ -114,10 +115,10 @@ def DistributedGradientTape(  # noqa: N802 - its name
     sparse_as_dense=True,
     op=ReduceOp.AVERAGE,
 ):
-    """smddp_tf.DistributedGradientTape; sparse gradients are made dense unless told otherwise.
+    """smddp_tf.DistributedGradientTape, with sparse_as_dense=True by default.
 
     Raises:
-      NotImplementedError: a device is given.
+      NotImplementedError: device_dense or device_sparse is given.
     """
     if device_dense or device_sparse:
         raise NotImplementedError("device_dense and device_sparse are not supported; leave them")
@@ -137,10 +138,10 @@ def DistributedOptimizer(  # noqa: N802 - its name
     op=ReduceOp.AVERAGE,
     bucket_cap_mb=25,
 ):
-    """smddp_tf.keras.DistributedOptimizer; gradients are reduced in buckets of bucket_cap_mb MiB.
+    """smddp_tf.keras.DistributedOptimizer, with gradient buckets of bucket_cap_mb MiB.
 
     Raises:
-      ValueError: bucket_cap_mb is not positive, or no multiple of 128 bytes.
+      ValueError: bucket_cap_mb is not positive, or not a multiple of 128 bytes.
     """
     del use_locking, device_dense, device_sparse
     cap = bucket_cap_mb * 1024 * 1024
@@ -157,7 +158,7 @@ def DistributedOptimizer(  # noqa: N802 - its name
 
 
 def get_worker_comm():
-    """The mpi4py communicator of all ranks.
+    """Returns the mpi4py communicator of all ranks.
 
     Raises:
       SMDDPError: mpi4py is not installed.
