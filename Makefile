@@ -71,7 +71,7 @@ equality: build $(VENV15)/.ready
 	$(BIN)/python tests/multirank/equality.py --write docs/equality.md
 
 faults: build
-	$(BIN)/python tests/faults/run.py --runs 1000 --write docs/reliability.md
+	$(BIN)/python tests/faults/run.py --runs 1000 --jobs 2 --write docs/reliability.md
 
 # ---- environments: made once, and again when their requirements change ----
 

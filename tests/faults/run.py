@@ -7,6 +7,7 @@ Each run starts a job of 2 to 4 ranks under mpirun (worker.py), on one node or t
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
 import json
 import os
@@ -243,23 +244,32 @@ def _parse():
     parser.add_argument("--runs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", metavar="RUN", help="these runs of the seed")
+    parser.add_argument("--jobs", type=int, default=1, help="how many runs at a time")
     parser.add_argument("--write", type=pathlib.Path, help="a file for the table")
     return parser.parse_args()
 
 
 def _run_all(args, outcomes: list) -> None:
     """Appends (number, outcome) of each run; Ctrl-C ends it, and what was done counts."""
-    for number in args.only or range(args.runs):
+    numbers = args.only or range(args.runs)
+    launcher.warm_python()  # before any thread asks for it
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        running = [pool.submit(run_one, plan_of(args.seed, number)) for number in numbers]
         try:
-            outcome = run_one(plan_of(args.seed, number))
+            for number, run in zip(numbers, running, strict=True):
+                outcomes.append((number, run.result()))
+                _print(args, *outcomes[-1])
         except KeyboardInterrupt:
             print(f"interrupted in run {number}")
-            return
-        outcomes.append((number, outcome))
-        print(line_of(number, outcome), flush=True)
-        if args.only or not outcome.good():
-            print(outcome.output[-4000:])
-            print(f"again: {sys.executable} tests/faults/run.py --seed {args.seed} --only {number}")
+            pool.shutdown(cancel_futures=True)
+
+
+def _print(args, number: int, outcome: Outcome) -> None:
+    """A line, and all that there is of a run that went wrong or was asked for."""
+    print(line_of(number, outcome), flush=True)
+    if args.only or not outcome.good():
+        print(outcome.output[-4000:])
+        print(f"again: {sys.executable} tests/faults/run.py --seed {args.seed} --only {number}")
 
 
 def main() -> int:

@@ -7,6 +7,7 @@ that is forked here, and becomes that process in all that mpirun can see: it pas
 ends as it ended. TensorFlow has no threads until it is used, so that a fork has nothing to lose.
 """
 
+import contextlib
 import gc
 import importlib
 import json
@@ -34,10 +35,13 @@ def preload() -> None:
 
 
 def receive(connection) -> tuple:
-    """What a client sends: its standard files, and its state."""
+    """A client's standard files, and its state; EOFError if it ended before it had sent them."""
     data, files, _, _ = socket.recv_fds(connection, 1 << 16, 3)
     while not data.endswith(b"\n"):
-        data += connection.recv(1 << 16)
+        more = connection.recv(1 << 16)
+        if not more:
+            raise EOFError
+        data += more
     return files, json.loads(data)
 
 
@@ -97,7 +101,11 @@ class Server:
 
     def _accept(self, listener):
         connection, _ = listener.accept()
-        files, state = receive(connection)
+        try:
+            files, state = receive(connection)
+        except (EOFError, ConnectionResetError):
+            connection.close()
+            return None  # mpirun ended it while it started
         child = os.fork()
         if child == 0:
             self._leave(connection)
@@ -124,9 +132,12 @@ class Server:
 
     def _signalled(self, process: int, connection) -> None:
         """Passes on a signal that the client got; a client that is gone was killed."""
-        if process not in self._forked:
-            return  # it ended at the same time
-        number = connection.recv(1)
+        if self._forked.get(process, (0, None))[1] is not connection:
+            return  # it ended at the same time, and the number may be another's by now
+        try:
+            number = connection.recv(1)
+        except ConnectionResetError:
+            number = b""
         signal.pidfd_send_signal(process, number[0] if number else signal.SIGKILL)
         if not number:
             self._events.unregister(connection)
@@ -139,7 +150,8 @@ class Server:
         os.close(process)
         if connection in self._events.get_map():
             self._events.unregister(connection)
-            connection.sendall(status.to_bytes(4, "little"))
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # mpirun killed it
+                connection.sendall(status.to_bytes(4, "little"))
         connection.close()
 
 

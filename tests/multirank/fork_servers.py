@@ -36,6 +36,10 @@ class ForkServer:
         if line != "ready\n":
             raise RuntimeError(f"the fork server did not start in {START_SECONDS} s: {line!r}")
 
+    def is_alive(self) -> bool:
+        """Whether it can fork."""
+        return self._process.poll() is None
+
     def end(self) -> None:
         """Ends it and what it forked."""
         self._process.stdin.close()
@@ -54,7 +58,8 @@ class ForkServers:
         """The words that start a script in place of `python`, in this environment."""
         read = sorted((k, v) for k, v in env.items() if k.startswith(READ_AT_START))
         key = (str(python), tuple(read))
-        if key not in self._pairs:
+        pair = self._pairs.get(key)
+        if pair is None or not all(server.is_alive() for server in pair):
             pair = [ForkServer(python, env) for _ in range(2)]
             for server in pair:
                 server.wait()

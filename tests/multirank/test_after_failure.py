@@ -1,7 +1,9 @@
 """After a failure: every rank hears the cause in seconds, nothing is OK any more, nothing hangs."""
 
+import concurrent.futures
 import textwrap
 
+import launcher
 import pytest
 
 # Reports after shutdown() too, and lets the others report: mpirun ends them when a rank ends that
@@ -19,6 +21,25 @@ def report(**values):
 def run(job):
     """job(), for bodies that report after shutdown()."""
     return lambda body, ranks, **options: job(REPORT + textwrap.dedent(body), ranks, **options)
+
+
+@pytest.fixture
+def run_both(tmp_path):
+    """run() on one node and, at the same time, on two: most of it is waiting. Returns both jobs."""
+
+    def run(body, ranks, env):
+        def on(nodes):
+            folder = tmp_path / nodes
+            folder.mkdir()
+            script = REPORT + textwrap.dedent(body)
+            given = {**env, "SMDDP_NODES": nodes}
+            return launcher.run_ranks(script, ranks, folder, env=given, timeout=200)
+
+        launcher.warm_python()  # before two threads ask for it
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return list(pool.map(on, ["0", "2"]))
+
+    return run
 
 
 SETS = """
@@ -60,8 +81,7 @@ def test_a_failure_in_a_process_set(run):
         assert survivor["seconds"] < 4, survivor
 
 
-@pytest.mark.parametrize("nodes", ["0", "2"])
-def test_every_rank_hears_the_cause(run, nodes):
+def test_every_rank_hears_the_cause(run_both):
     """Between nodes too, and one that is in no collective; no later operation succeeds."""
     body = """
     hvd.barrier()
@@ -76,16 +96,16 @@ def test_every_rank_hears_the_cause(run, nodes):
             texts.append(error.message.partition("}} ")[2].partition(" [Op:")[0])
     report(texts=texts, seconds=time.time() - begin)
     """
-    env = {"SMDDP_NODES": nodes, "SMDDP_TIMEOUT_SECONDS": "2"}
-    result = run(body, 4, env=env, timeout=200)
-    assert not result.timed_out, result.output[-4000:]
-    assert sorted(result.results) == [0, 1, 2, 3], result.output[-4000:]
-    for one in result.results.values():
-        assert len(one["texts"]) == 3
-        assert len(set(one["texts"])) == 1, one
-        # Two ranks may notice at the same time.
-        assert "waited 2.0 s for" in one["texts"][0], one
-        assert one["seconds"] < 1, one
+    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    for result in run_both(body, 4, env):
+        assert not result.timed_out, result.output[-4000:]
+        assert sorted(result.results) == [0, 1, 2, 3], result.output[-4000:]
+        for one in result.results.values():
+            assert len(one["texts"]) == 3
+            assert len(set(one["texts"])) == 1, one
+            # Two ranks may notice at the same time.
+            assert "waited 2.0 s for" in one["texts"][0], one
+            assert one["seconds"] < 1, one
 
 
 HELD = """
@@ -173,18 +193,16 @@ time.sleep(1)  # let the others report before mpirun ends the job
 """
 
 
-@pytest.mark.parametrize("nodes", ["0", "2"])
-def test_init_after_a_failure(run, nodes):
+def test_init_after_a_failure(run_both):
     """It works if every rank comes again."""
-    env = {"SMDDP_NODES": nodes, "SMDDP_TIMEOUT_SECONDS": "2"}
-    result = run(RETRY.replace("AGAIN", "    hvd.init()"), 2, env=env, timeout=200)
-    assert not result.timed_out, result.output[-4000:]
-    assert [result.results[r]["text"] for r in (0, 1)] == ["2.0", "2.0"], result.output[-4000:]
-    assert all(one["left"] < 1 for one in result.results.values()), result.results
+    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    for result in run_both(RETRY.replace("AGAIN", "    hvd.init()"), 2, env):
+        assert not result.timed_out, result.output[-4000:]
+        assert [result.results[r]["text"] for r in (0, 1)] == ["2.0", "2.0"], result.output[-4000:]
+        assert all(one["left"] < 1 for one in result.results.values()), result.results
 
 
-@pytest.mark.parametrize("nodes", ["0", "2"])
-def test_init_after_a_failure_alone(run, nodes):
+def test_init_after_a_failure_alone(run_both):
     """It says in time that the job must be restarted, now and when it is called again."""
     again = """
     if rank == 1:
@@ -197,16 +215,15 @@ def test_init_after_a_failure_alone(run, nodes):
         assert "not all of the 2 ranks called init() within 10 s" in str(error), error
         hvd.init()
     """
-    env = {"SMDDP_NODES": nodes, "SMDDP_TIMEOUT_SECONDS": "2"}
-    result = run(RETRY.replace("AGAIN", again), 2, env=env, timeout=200)
-    assert not result.timed_out, result.output[-4000:]
-    assert "restart" in result.results[0]["text"], result.output[-4000:]
-    assert 9 < result.results[0]["seconds"] < 15
-    assert all(one["left"] < 1 for one in result.results.values()), result.results
+    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    for result in run_both(RETRY.replace("AGAIN", again), 2, env):
+        assert not result.timed_out, result.output[-4000:]
+        assert "restart" in result.results[0]["text"], result.output[-4000:]
+        assert 9 < result.results[0]["seconds"] < 15
+        assert all(one["left"] < 1 for one in result.results.values()), result.results
 
 
-@pytest.mark.parametrize("nodes", ["0", "2"])
-def test_shutdown_does_not_wait_for_a_rank_that_failed(run, nodes):
+def test_shutdown_does_not_wait_for_a_rank_that_failed(run_both):
     """A rank in good order leaves while another, which failed, goes on by itself."""
     body = """
     hvd.barrier()
@@ -225,12 +242,12 @@ def test_shutdown_does_not_wait_for_a_rank_that_failed(run, nodes):
     report(seconds=time.time() - begin)
     time.sleep(2)  # let the others report before mpirun ends the job
     """
-    env = {"SMDDP_NODES": nodes, "SMDDP_TIMEOUT_SECONDS": "3"}
-    result = run(body, 4, env=env, timeout=200)
-    assert not result.timed_out, result.output[-4000:]
-    assert sorted(result.results) == [1, 2, 3], result.output[-4000:]
-    assert all(4 < one["seconds"] < 15 for one in result.results.values()), result.results
-    assert "will not wait for the other ranks to end" in result.output, result.output[-4000:]
+    env = {"SMDDP_TIMEOUT_SECONDS": "3"}
+    for result in run_both(body, 4, env):
+        assert not result.timed_out, result.output[-4000:]
+        assert sorted(result.results) == [1, 2, 3], result.output[-4000:]
+        assert all(4 < one["seconds"] < 15 for one in result.results.values()), result.results
+        assert "will not wait for the other ranks to end" in result.output, result.output[-4000:]
 
 
 def test_shutdown_waits_for_a_rank_that_works(run):

@@ -162,7 +162,9 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
   for (int rank : missing) {
     if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
   }
-  if (failure->ok() && operation->waited > config_.timeout_seconds) {
+  // Where only other nodes are waited for, a rank over there can name the one that is missing.
+  double limit = config_.timeout_seconds + (missing.empty() ? 2 * kGrace : 0);
+  if (failure->ok() && operation->waited > limit) {
     *failure = Timeout(*operation, missing);
   }
   if (!operation->warned && config_.stall_warning_seconds > 0 &&
