@@ -1,6 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
-# make test-quick  a part of them in under two minutes: C++, one process, order, join() and the tape on 2 to 4 ranks
+# make test-quick  a part of them, for the inner loop: C++, one process, and order on 2 ranks
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
@@ -47,7 +47,7 @@ test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest
 
 test-quick: build-tests
-	$(BIN)/python -m pytest tests/test_cpp.py tests/python $(addprefix tests/multirank/test_,order.py join.py tape.py) -k 'not tf2.15'
+	$(BIN)/python -m pytest tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
 test-all: test test-tf-keras test-between
 
