@@ -1,6 +1,6 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
 # make test    builds what is missing and runs all tests
-# make test-quick  a part of them, for the inner loop: C++, one process, and order on 2 ranks
+# make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md

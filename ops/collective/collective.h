@@ -52,6 +52,8 @@ class Collective {
   virtual double met_at() const = 0;
   // Job ranks that this rank is waiting for.
   virtual std::vector<int> Missing() const = 0;
+  // Whether those ranks may only be waiting for other nodes, where a rank can name the culprit.
+  virtual bool MayWaitForOtherNodes() const = 0;
 };
 
 }  // namespace smddp

@@ -339,4 +339,13 @@ std::vector<int> Pipeline::Missing() const {
   return missing;
 }
 
+bool Pipeline::MayWaitForOtherNodes() const {
+  if (topo_.num_nodes == 1) return false;
+  for (int p = 0; p < shm_->size() && state_ == State::kRunning; ++p) {
+    // A rank stages as soon as it calls: one that has not is late itself.
+    if (shm_->channel_cell(p, resources_->index).staged.load() <= base_) return false;
+  }
+  return true;
+}
+
 }  // namespace smddp

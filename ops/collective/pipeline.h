@@ -36,6 +36,7 @@ class Pipeline : public Collective {
   const Status& status() const final { return status_; }
   double met_at() const final { return met_at_; }
   std::vector<int> Missing() const final;
+  bool MayWaitForOtherNodes() const final;
 
  protected:
   // `i` counts from the operation's first chunk.

@@ -7,8 +7,6 @@ from smddp_tf._job.process_sets import global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
-
-
 MOVABLE = (*REDUCIBLE, "bool", "int16", "uint16")
 
 

@@ -22,11 +22,7 @@ from smddp_tf._job.process_sets import (
 from smddp_tf.errors import InitError
 
 _init_lock = threading.Lock()
-
-
 _exit_hooks_installed = False
-
-
 _failed = False
 
 

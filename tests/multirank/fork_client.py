@@ -22,8 +22,6 @@ def main() -> None:
     rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or "0"
     server = socket.socket(socket.AF_UNIX)
     server.connect(paths[int(rank) % len(paths)])
-    for number in PASSED_ON:
-        signal.signal(number, lambda number, _: server.send(bytes([number])))
     state = {
         "words": words,
         "environment": dict(os.environ),
@@ -31,13 +29,16 @@ def main() -> None:
         "cores": sorted(os.sched_getaffinity(0)),
     }
     socket.send_fds(server, [json.dumps(state).encode() + b"\n"], [0, 1, 2])
+    for number in PASSED_ON:  # a signal before ends this client, and with it what it asked for
+        signal.signal(number, lambda number, _: server.send(bytes([number])))
     answer = server.recv(4)
     if not answer:
         sys.exit("the fork server ended before the process that it forked")
     status = int.from_bytes(answer, "little")
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        signal.signal(number, signal.SIG_DFL) if number != signal.SIGKILL else None
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))
 

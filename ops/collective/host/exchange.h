@@ -71,6 +71,7 @@ class CrossNodeReduceScatter : public Collective {
   const Status& status() const override { return allreduce_->status(); }
   double met_at() const override { return allreduce_->met_at(); }
   std::vector<int> Missing() const override { return allreduce_->Missing(); }
+  bool MayWaitForOtherNodes() const override { return allreduce_->MayWaitForOtherNodes(); }
 
  private:
   const Request* request_;

@@ -30,6 +30,7 @@ class SingleCopyMove : public Collective {
   const Status& status() const override;
   double met_at() const override;
   std::vector<int> Missing() const override;
+  bool MayWaitForOtherNodes() const override { return false; }  // within a node only
 
  private:
   class Reading;

@@ -162,8 +162,9 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
   for (int rank : missing) {
     if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
   }
-  // Where only other nodes are waited for, a rank over there can name the one that is missing.
-  double limit = config_.timeout_seconds + (missing.empty() ? 2 * kGrace : 0);
+  // If the missing rank may be on another node, the ranks over there name it first.
+  bool elsewhere = operation->collective && operation->collective->MayWaitForOtherNodes();
+  double limit = config_.timeout_seconds + (elsewhere ? 2 * kGrace : 0);
   if (failure->ok() && operation->waited > limit) {
     *failure = Timeout(*operation, missing);
   }
@@ -227,19 +228,18 @@ void Monitor::AnswerTermination() {
   bool pending = true, told = false;
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
-    for (int p = 0; p < shm_->size(); ++p) {
-      if (p != shm_->rank() && shm_->Peer(p) == PeerState::kDead) dead = p;
-    }
-    if (dead >= 0 && !told) {  // at once: on a busy machine the launcher may kill us first
+    for (int p = 0; dead < 0 && p < shm_->size(); ++p) {
+      if (p == shm_->rank() || shm_->Peer(p) != PeerState::kDead) continue;
+      dead = p;
+      // At once: on a busy machine the launcher's kill may come before the rest.
       LogError("rank " + std::to_string(shm_->cell(dead).job_rank) + " (process " +
                std::to_string(shm_->cell(dead).pid) + ") died; ending on SIGTERM");
-      told = true;
     }
     Tick(kTickMs / 1000.0);
     pending = false;
     watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
       pending = true;
-      if (!told) TellOfTermination(*operation, missing);
+      if (dead < 0 && !told) TellOfTermination(*operation, missing);
       told = true;
     });
     if (topo_.local_size == 1) break;
