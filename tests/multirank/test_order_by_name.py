@@ -158,3 +158,28 @@ report(done=True)
 def test_a_loop_of_a_session(job):
     """A while loop of TF1: its collective runs many times and counts its turns."""
     job(LATE + OLD_LOOP, 2, env=ENV, timeout=90).check(2)
+
+
+NESTED_LOOPS = """
+v1 = tf.compat.v1
+v1.disable_control_flow_v2()
+with tf.Graph().as_default():
+    turn = v1.placeholder(tf.int32, [])
+    def outer(i):
+        def inner(j):
+            x = tf.cast(4 * i + j + 1, tf.float32) * (rank + 1.0)
+            return hvd.allreduce(late(x, (i + j + turn) % size == rank), op=hvd.Sum)
+        return tf.map_fn(inner, tf.range(4), fn_output_signature=tf.float32)
+    rows = tf.map_fn(outer, tf.range(3), fn_output_signature=tf.float32)
+    with v1.Session() as session:
+        for step in range(10):
+            got = session.run(rows, {turn: step})
+            wanted = [[(4 * i + j + 1) * total for j in range(4)] for i in range(3)]
+            assert got.tolist() == wanted, (rank, step, got)
+report(done=True)
+"""
+
+
+def test_loops_of_a_session_inside_each_other(job):
+    """Iterations of the inner loop run at the same time for several iterations of the outer one."""
+    job(LATE + NESTED_LOOPS, 2, env=ENV, timeout=90).check(2)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <utility>  // for move
@@ -58,10 +59,15 @@ void AsyncCall::Done(void* argument, int code, const char* message) {
 
 void AsyncCall::Post(const smddp_request& request, std::function<void()> next) {
   next_ = std::move(next);
-  uint64_t iteration = request.matching == kByName ? TF_GetIterId(context_) : 0;
-  if (iteration == 0) return smddp_post(&request, Done, this);
-  // Iterations of a loop may overlap, so their order of arrival does not identify them.
-  std::string name = std::string(request.name) + " (iteration " + std::to_string(iteration) + ")";
+  uint64_t loop = request.matching == kByName ? TF_GetFrameId(context_) : 0;
+  if (loop == 0) return smddp_post(&request, Done, this);
+  // Iterations of a loop may overlap, so their order of arrival does not identify them. Frames of
+  // nested loops do: their number is a hash of the names and iterations of the loops around them.
+  char iteration[64];
+  std::snprintf(iteration, sizeof iteration, " (iteration %lld of loop %llx)",
+                static_cast<long long>(TF_GetIterId(context_)),
+                static_cast<unsigned long long>(loop));
+  std::string name = request.name + std::string(iteration);
   smddp_request named = request;
   named.name = name.c_str();
   smddp_post(&named, Done, this);

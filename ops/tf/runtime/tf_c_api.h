@@ -91,7 +91,8 @@ void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction* context, const
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, const char* name,
                                            char* value, size_t max_length, TF_Status* status);
 
-uint64_t TF_GetIterId(TF_OpKernelContext* context);
+uint64_t TF_GetFrameId(TF_OpKernelContext* context);
+int64_t TF_GetIterId(TF_OpKernelContext* context);
 int TF_NumInputs(TF_OpKernelContext* context);
 void TF_GetInput(TF_OpKernelContext* context, int index, TF_Tensor** tensor, TF_Status* status);
 void TF_OpKernelContext_Failure(TF_OpKernelContext* context, TF_Status* status);
