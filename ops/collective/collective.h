@@ -35,6 +35,7 @@ struct ChannelResources {
   uint64_t next_chunk = 0;               // the same on all ranks between operations
   uint64_t mismatches = 0;               // the same on all ranks of the node
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeMove
+  HostBuffer staging;                    // for tensors in the memory of a device; see Staged
 };
 
 enum class Progress { kNone, kSome, kDone };
@@ -54,6 +55,9 @@ class Collective {
   virtual std::vector<int> Missing() const = 0;
   // Whether those ranks may only be waiting for other nodes, where a rank can name the culprit.
   virtual bool MayWaitForOtherNodes() const = 0;
+  // Called when the operation is failed from outside. After it returns, nothing in the background
+  // accesses the request's tensors.
+  virtual void Abort() {}
 };
 
 }  // namespace smddp

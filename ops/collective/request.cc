@@ -92,6 +92,7 @@ uint64_t Request::Signature() const {
   hash.Add(run);
   hash.Add(bucket);
   hash.Bytes(name.data(), name.size());
+  hash.Bytes(memory.data(), memory.size());
   if (plan == 0 && plan_text != nullptr) hash.Bytes(plan_text->data(), plan_text->size());
   if (gathers()) {
     for (size_t bytes : part_bytes) hash.Add(bytes);
@@ -128,6 +129,7 @@ std::string Request::Describe() const {
     if (postscale != 1.0) out << " postscale=" << postscale;
   }
   if (kind == Kind::kBroadcast) out << " root_rank=" << root;
+  if (memory != "host") out << " in " << memory << " memory";
   out << "\n";
   if (plan_text != nullptr) {
     out << *plan_text;

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>  // for move
 #include <vector>
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "core/span.h"
 
@@ -48,6 +50,13 @@ struct Request {
   std::string name;
   Matching matching = Matching::kInOrder;
   std::vector<TensorArg> tensors;
+  // Where the tensors' bytes are, and the point at which the inputs have been computed; null: in
+  // host memory, where they are ready.
+  Device* device = nullptr;
+  DevicePoint ready;
+  // Where the caller's tensors are, which is the same on all ranks; Staged runs a request on
+  // copies.
+  std::string memory = "host";
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
   std::vector<size_t> part_bytes;
@@ -66,6 +75,11 @@ struct Request {
     uint32_t round = 0;  // join round
   } joined;
 
+  void PlaceOn(Device* where, DevicePoint inputs_ready) {
+    device = where;
+    ready = std::move(inputs_ready);
+    memory = where->kind();
+  }
   bool has_joined() const { return joined.signature != 0; }
   size_t count() const;  // elements of all tensors
   // The count in the header for joined ranks: the elements of an allreduce; for an allgather the

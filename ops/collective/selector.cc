@@ -1,5 +1,6 @@
 #include "collective/selector.h"
 
+#include "collective/device/staged.h"
 #include "collective/host/allreduce.h"
 #include "collective/host/cross_node_move.h"
 #include "collective/host/exchange.h"
@@ -72,6 +73,12 @@ const Entry kTable[] = {
 
 std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Request* request,
                                            std::string* why) const {
+  if (request->device != nullptr) {
+    if (why != nullptr) *why += "staged: " + request->memory + " memory\n";
+    return std::make_unique<Staged>(resources, request, [this, resources](const Request* host) {
+      return Make(resources, host, nullptr);
+    });
+  }
   // A joined rank contributes zeros to an allreduce, and nothing to any other collective.
   bool zeros = request->kind == Kind::kAllreduce && !request->tensors.empty();
   if (request->has_joined() && !zeros) {

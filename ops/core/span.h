@@ -2,10 +2,12 @@
 // shares are ranges of that concatenation, so no fusion buffer is needed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <utility>  // for move
 #include <vector>
 
-#include "core/topology.h"  // for Range
+#include "core/ranges.h"
 
 namespace smddp {
 

@@ -71,22 +71,4 @@ struct Topology {
   }
 };
 
-// A range of elements or bytes.
-struct Range {
-  size_t begin = 0;
-  size_t end = 0;
-  size_t size() const { return end - begin; }
-};
-
-// Part `index` of `parts` nearly equal parts of [0, n), each but the last a multiple of `align`.
-// Early parts are never smaller than later ones; trailing parts may be empty.
-inline Range PartOf(size_t n, int parts, int index, size_t align) {
-  size_t blocks = (n + align - 1) / align;
-  size_t per_part = blocks / parts, extra = blocks % parts;
-  size_t i = static_cast<size_t>(index);
-  size_t begin = per_part * i + std::min(i, extra);
-  size_t end = begin + per_part + (i < extra ? 1 : 0);
-  return {std::min(begin * align, n), std::min(end * align, n)};
-}
-
 }  // namespace smddp

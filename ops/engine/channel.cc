@@ -304,8 +304,10 @@ void Channel::Fail(const Status& failure) {
     resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
         .given_up.store(1, std::memory_order_release);
     for (auto& operation : queue_) {
-      if (operation->collective != nullptr)
+      if (operation->collective != nullptr) {
+        operation->collective->Abort();
         recorder_->Finish(operation->record, "failed", NowSeconds());
+      }
       finished.emplace_back(std::move(operation), failure);
     }
     queue_.clear();

@@ -1,6 +1,6 @@
 // The contract of reducescatter: all sizes of job and payload, on one node and on
 // several, with data that differ by rank and sum exactly.
-#include "collective/host/exchange.h"
+#include "core/ranges.h"
 
 #include "check.h"
 #include "inproc_job.h"

@@ -43,9 +43,6 @@ class ShmAlltoall : public Pipeline {
   std::vector<size_t> send_offsets_, recv_offsets_;
 };
 
-// Each tensor's rows are divided evenly among the ranks; the first ranks get the remainder.
-Range RowsOf(int64_t rows, int size, int rank);
-
 class ShmReduceScatter : public Pipeline {
  public:
   ShmReduceScatter(ChannelResources* resources, const Request* request);

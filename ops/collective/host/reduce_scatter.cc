@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "collective/host/exchange.h"
+#include "core/ranges.h"
 
 namespace smddp {
 namespace {
@@ -30,13 +31,6 @@ size_t LargestPart(const Request& request, const Topology& topo) {
 }
 
 }  // namespace
-
-Range RowsOf(int64_t rows, int size, int rank) {
-  size_t each = static_cast<size_t>(rows) / static_cast<size_t>(size);
-  size_t odd = static_cast<size_t>(rows) % static_cast<size_t>(size);
-  size_t r = static_cast<size_t>(rank), begin = r * each + std::min(r, odd);
-  return {begin, begin + each + (r < odd ? 1 : 0)};
-}
 
 ShmReduceScatter::ShmReduceScatter(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request,

@@ -24,9 +24,11 @@ std::string Seconds(double seconds) {
   return text;
 }
 
-std::string RankList(const std::vector<int>& ranks) {
+// The ranks that rank `self` is waiting for.
+std::string RankList(const std::vector<int>& ranks, int self) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   if (ranks.empty()) return "other ranks";
+  if (ranks == std::vector<int>{self}) return "its own device";
   for (size_t i = 0; i < ranks.size() && i < 16; ++i) {
     text += (i ? ", " : "") + std::to_string(ranks[i]);
   }
@@ -196,15 +198,15 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
   return {Code::kTimeout,
           "rank " + std::to_string(topo_.rank) + " waited " + Seconds(operation.waited) + " for " +
-              RankList(missing) + " in " + DescribeOperation(operation) +
+              RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
               ", which is over SMDDP_TIMEOUT_SECONDS=" +
               std::to_string(static_cast<long long>(config_.timeout_seconds)) +
               "; see what those ranks are doing, or raise the limit if they are only slow"};
 }
 
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
-  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " + RankList(missing) + " in " +
-             DescribeOperation(operation) +
+  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " +
+             RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
              ". They are stopped, slow, out of data, or took another path "
              "through the program. It fails after " +
              Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
@@ -255,7 +257,7 @@ void Monitor::TellOfTermination(const Operation& operation, const std::vector<in
   std::string why;
   if (topo_.num_nodes > 1)
     why = "; a rank on another node may have ended, which the launcher tells";
-  LogError("ended by SIGTERM while waiting for " + RankList(missing) + " in " +
+  LogError("ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
            DescribeOperation(operation) + why);
 }
 

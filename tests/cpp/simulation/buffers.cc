@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "collective/host/exchange.h"
+#include "core/ranges.h"
 #include "values.h"
 
 namespace smddp_sim {
