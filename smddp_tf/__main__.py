@@ -1,7 +1,12 @@
 """``python -m smddp_tf --version``: what is installed here, for bug reports."""
 
 import argparse
+import importlib.metadata
+import os
+import pathlib
 import platform
+import shutil
+import subprocess
 
 import smddp_tf
 from smddp_tf._graph import library
@@ -32,16 +37,49 @@ def _tensorflow_lines() -> list:
     ]
 
 
+def _installed_from() -> str:
+    """The wheel's tag, or where the package lies if it is not an installed wheel's."""
+    here = pathlib.Path(smddp_tf.__file__).parent
+    for found in importlib.metadata.distributions(name="smddp_tf"):
+        packaged = pathlib.Path(found.locate_file("smddp_tf"))
+        if packaged.exists() and packaged.samefile(here):
+            lines = (found.read_text("WHEEL") or "").splitlines()
+            tags = [line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: ")]
+            return f"wheel {' '.join(tags)} in {here.parent}"
+    return f"no wheel: {here.parent}"
+
+
+def _mpi(opened: str) -> str:
+    """The MPI library of this process, or the launcher whose library a job would open."""
+    if opened != "none":
+        return opened
+    launcher = shutil.which("mpirun")
+    if launcher is None:
+        return "not opened, for there is one process; no mpirun on PATH"
+    try:
+        options = {"capture_output": True, "text": True, "timeout": 20, "check": True}
+        said = subprocess.run([launcher, "--version"], **options).stdout.strip().splitlines()
+    except (OSError, subprocess.SubprocessError) as error:
+        said = [str(error)]
+    # MPICH's first line is a title; its second one has the version.
+    title = " ".join(" ".join(said[:2]).split()) or "says no version"
+    return f"not opened, for there is one process; {launcher} is {title}"
+
+
 def _lines() -> list:
     core = native.core()
     smddp_tf.init()
     stats = smddp_tf.stats()
-    mpi = stats["mpi"] if stats["mpi"] != "none" else "not opened, for there is one process"
+    system, cores = platform.uname(), len(os.sched_getaffinity(0))
+    libc = " ".join(platform.libc_ver()) or "no glibc"
     return [
         f"smddp_tf {smddp_tf.__version__} on Python {platform.python_version()}",
+        f"installed from: {_installed_from()}",
+        f"system: {system.system} {system.release} {system.machine}, {libc}, {cores} cores",
         f"core library {core.smddp_version().decode()}: {core._name}",
+        f"built by: {core.smddp_build().decode()}",
         f"instruction set: {stats['isa']}",
-        f"MPI: {mpi}",
+        f"MPI: {_mpi(stats['mpi'])}",
         *_tensorflow_lines(),
     ]
 

@@ -1,3 +1,3 @@
 """The version; the native library must have the same one."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

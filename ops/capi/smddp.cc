@@ -224,6 +224,17 @@ int smddp_is_homogeneous(void) {
   return FromTopology([](const Topology& t) { return t.homogeneous ? 1 : 0; });
 }
 const char* smddp_version(void) { return SMDDP_VERSION; }
+const char* smddp_build(void) {
+#if defined(__clang__)
+  static const std::string compiler = "Clang " __clang_version__;
+#else
+  static const std::string compiler = "GCC " __VERSION__;
+#endif
+  static const std::string text = compiler + " for " SMDDP_MACHINE " and glibc " +
+                                  std::to_string(__GLIBC__) + "." +
+                                  std::to_string(__GLIBC_MINOR__) + ", with " + CompiledIsas();
+  return text.c_str();
+}
 
 void smddp_warn(const char* text) { LogWarning(text); }
 const char* smddp_last_error(void) { return last_error.c_str(); }

@@ -48,6 +48,8 @@ SMDDP_EXPORT int smddp_cross_rank(void);
 SMDDP_EXPORT int smddp_cross_size(void);
 SMDDP_EXPORT int smddp_is_homogeneous(void);
 SMDDP_EXPORT const char* smddp_version(void);
+// One line for bug reports: compiler, glibc, architecture and SIMD levels.
+SMDDP_EXPORT const char* smddp_build(void);
 SMDDP_EXPORT void smddp_warn(const char* text);  // writes one line to the log
 // The message of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);

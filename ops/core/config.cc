@@ -33,6 +33,13 @@ Status ReadNumber(const char* name, double low, double high, T* out) {
   return {};
 }
 
+// What kernels/cpu has on this architecture.
+#if SMDDP_ARM64
+constexpr std::initializer_list<const char*> kIsas = {"generic", "neon"};
+#else
+constexpr std::initializer_list<const char*> kIsas = {"generic", "avx2", "avx512"};
+#endif
+
 Status ReadWord(const char* name, std::initializer_list<const char*> words, std::string* out) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return {};
@@ -59,7 +66,7 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
-      ReadWord("SMDDP_ISA", {"generic", "avx2", "avx512"}, &config->isa),
+      ReadWord("SMDDP_ISA", kIsas, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),
   };
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;

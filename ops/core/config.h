@@ -26,7 +26,8 @@ struct Config {
   bool single_copy = true;
   // SMDDP_ALLREDUCE: forces an algorithm by name (see collective/selector.cc). Empty: automatic.
   std::string allreduce;
-  // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512. Empty: the best that the CPU has.
+  // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512, on ARM generic or neon. Empty: the
+  // best that the CPU has.
   std::string isa;
   // SMDDP_MPI_LIBRARY: path of the MPI library, instead of searching for one.
   std::string mpi_library;

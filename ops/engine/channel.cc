@@ -303,6 +303,8 @@ void Channel::Fail(const Status& failure) {
     failure_ = failure;
     resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
         .given_up.store(1, std::memory_order_release);
+    // Peers see it before anything that is written to the tensors once they are handed back.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
     for (auto& operation : queue_) {
       if (operation->collective != nullptr) {
         operation->collective->Abort();

@@ -43,8 +43,9 @@ CycleWatch::Own CycleWatch::Report(int index, Channel* channel) const {
   });
   ChannelReport& report = shm_->cell(shm_->rank()).reports[index];
   if (own.state == ChannelState::kStuck && own.title != report.title) {
-    report.state.store(ChannelState::kBusy,
-                       std::memory_order_release);  // peers do not read the title now
+    // Peers do not use the title now; the fence keeps its new text from coming before this state.
+    report.state.store(ChannelState::kBusy, std::memory_order_release);
+    std::atomic_thread_fence(std::memory_order_release);
     std::memset(report.title, 0, sizeof report.title);
     std::strncpy(report.title, own.title.c_str(), sizeof report.title - 1);
   }
@@ -76,6 +77,7 @@ Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
     return {};
   }
   std::string title(reports[other].title, strnlen(reports[other].title, kTitleBytes));
+  std::atomic_thread_fence(std::memory_order_acquire);  // the title is read before the state below
   bool same = reports[other].state.load(std::memory_order_acquire) == ChannelState::kStuck;
   // Each has begun an operation that the other has not.
   auto ahead = [&](int a, int b, int in) {

@@ -17,6 +17,9 @@ constexpr double kLongestNap = 200e-6;
 void CpuRelax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  // `yield` does nothing on most processors; a barrier of the instruction stream does pause them.
+  __asm__ __volatile__("isb" ::: "memory");
 #endif
 }
 

@@ -74,6 +74,7 @@ def core() -> ctypes.CDLL:
     library = ctypes.CDLL(library_path("libsmddp.so"))
     library.smddp_last_error.restype = ctypes.c_char_p
     library.smddp_version.restype = ctypes.c_char_p
+    library.smddp_build.restype = ctypes.c_char_p
     library.smddp_stats_json.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     found = library.smddp_version().decode()
     if found != __version__:

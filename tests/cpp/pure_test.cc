@@ -80,7 +80,7 @@ TEST(EveryIsaRoundsSixteenBitFloatsAlike) {
       if ((bits & infinity) == infinity) continue;
       auto value = static_cast<uint16_t>(bits);
       uint16_t generic = ReduceHalf("generic", dtype, std::vector<uint16_t>{value, 0x3555, 0x0123});
-      for (const char* isa : {"avx2", "avx512"}) {
+      for (const char* isa : {"avx2", "avx512", "neon"}) {
         ASSERT_EQ(ReduceHalf(isa, dtype, {value, 0x3555, 0x0123}), generic, isa);
       }
       // Alone, a value comes back as it was.

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import platform
 import subprocess
 import sys
 
@@ -18,8 +19,12 @@ def test_it_says_what_is_chosen():
     for line in (
         f"smddp_tf {smddp_tf.__version__} on Python ",
         f"core library {smddp_tf.__version__}: /",
+        f"installed from: no wheel: {pathlib.Path(smddp_tf.__file__).parents[1]}\n",
+        f"system: Linux {platform.release()} {platform.machine()}, glibc ",
+        f" for {platform.machine()} and glibc ",
+        ", with generic ",
         "instruction set: ",
-        "MPI: ",
+        "MPI: not opened, for there is one process; ",
         f"TensorFlow {tf.__version__}\n",
         "jit_compile=True: typed custom calls\n",
         "operations complete by: a copied callback\n",

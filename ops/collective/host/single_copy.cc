@@ -97,6 +97,7 @@ bool SingleCopyMove::Reading::Combine(size_t i) {
 }
 
 bool SingleCopyMove::Reading::AnyGaveUp() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // what was read was read before; see Fail()
   for (int p = 0; p < shm_->size(); ++p) {
     if (shm_->channel_cell(p, resources_->index).given_up.load(std::memory_order_acquire) != 0)
       return true;

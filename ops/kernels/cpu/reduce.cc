@@ -2,53 +2,69 @@
 
 namespace smddp {
 
-namespace generic {
-ReduceFn Find(DType dtype, Combine combine, ReduceStage stage);
-}
-#if defined(SMDDP_X86)
-namespace avx2 {
-ReduceFn Find(DType dtype, Combine combine, ReduceStage stage);
-}
-namespace avx512 {
-ReduceFn Find(DType dtype, Combine combine, ReduceStage stage);
-}
+#define SMDDP_DECLARE(isa)                                        \
+  namespace isa {                                                 \
+  ReduceFn Find(DType dtype, Combine combine, ReduceStage stage); \
+  }
+SMDDP_DECLARE(generic)
+#if SMDDP_X86
+SMDDP_DECLARE(avx2)
+SMDDP_DECLARE(avx512)
+#elif SMDDP_ARM64
+SMDDP_DECLARE(neon)
 #endif
+#undef SMDDP_DECLARE
 
 namespace {
 
-enum class Isa { kGeneric = 0, kAvx2 = 1, kAvx512 = 2 };
+struct Level {
+  const char* name;
+  ReduceFn (*find)(DType dtype, Combine combine, ReduceStage stage);
+  bool (*available)();
+};
 
-Isa BestIsa() {
-#if defined(SMDDP_X86)
-  bool f16c = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (f16c && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-    return Isa::kAvx512;
-  }
-  if (f16c) return Isa::kAvx2;
+// What is compiled in, in ascending order: a processor that has a level has all before it.
+constexpr Level kLevels[] = {
+    {"generic", generic::Find, [] { return true; }},
+#if SMDDP_X86
+    {"avx2", avx2::Find,
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+    {"avx512", avx512::Find,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+     }},
+#elif SMDDP_ARM64
+    {"neon", neon::Find, [] { return true; }},
 #endif
-  return Isa::kGeneric;
+};
+
+const Level* BestLevel(const std::string& cap) {
+  const Level* best = kLevels;
+  for (const Level& level : kLevels) {
+    if (!level.available()) break;
+    best = &level;
+    if (cap == level.name) break;
+  }
+  return best;
 }
 
-Isa current_isa = BestIsa();
+const Level* current = BestLevel("");
 
 }  // namespace
 
-void SetIsa(const std::string& isa) {
-  Isa cap = isa == "generic" ? Isa::kGeneric : isa == "avx2" ? Isa::kAvx2 : Isa::kAvx512;
-  current_isa = cap < BestIsa() ? cap : BestIsa();
-}
+void SetIsa(const std::string& isa) { current = BestLevel(isa); }
 
-const char* IsaName() {
-  return current_isa == Isa::kAvx512 ? "avx512" : current_isa == Isa::kAvx2 ? "avx2" : "generic";
+const char* IsaName() { return current->name; }
+
+std::string CompiledIsas() {
+  std::string names;
+  for (const Level& level : kLevels) names += (names.empty() ? "" : " ") + std::string(level.name);
+  return names;
 }
 
 ReduceFn FindReduce(DType dtype, Combine combine, ReduceStage stage) {
-#if defined(SMDDP_X86)
-  if (current_isa == Isa::kAvx512) return avx512::Find(dtype, combine, stage);
-  if (current_isa == Isa::kAvx2) return avx2::Find(dtype, combine, stage);
-#endif
-  return generic::Find(dtype, combine, stage);
+  return current->find(dtype, combine, stage);
 }
 
 }  // namespace smddp

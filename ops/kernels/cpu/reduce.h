@@ -35,9 +35,11 @@ using ReduceFn = void (*)(const ReduceArgs&);
 // Never nullptr for a dtype with accum_size > 0.
 ReduceFn FindReduce(DType dtype, Combine combine, ReduceStage stage);
 
-// Caps the SIMD level ("generic", "avx2", "avx512"; empty: the best available). Not thread-safe:
-// called at init.
+// Caps the SIMD level ("generic", "avx2", "avx512", "neon"; empty: the best available). Not
+// thread-safe: called at init.
 void SetIsa(const std::string& isa);
 const char* IsaName();
+// The levels that this library contains, with blanks between them.
+std::string CompiledIsas();
 
 }  // namespace smddp

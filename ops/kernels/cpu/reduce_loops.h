@@ -1,6 +1,8 @@
 // The reduction loops, compiled once per SIMD level: the including file defines SMDDP_ISA (a
 // namespace) and is compiled with that level's flags. The compiler vectorizes the loops; only
 // float16 needs intrinsics. No include guard: exactly one inclusion per translation unit.
+//
+// The levels give the same bits, in NaNs too: the conversions in C++ do what the instructions do.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,8 +11,18 @@
 #if defined(__F16C__)
 #include <immintrin.h>  // for _mm256_cvtph_ps
 #endif
+#if SMDDP_NEON_HALF
+#include <arm_neon.h>
+#endif
 
 #include "kernels/cpu/reduce.h"
+
+// Tells the compiler that no iteration of the next loop depends on another.
+#if defined(__clang__)
+#define SMDDP_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define SMDDP_INDEPENDENT _Pragma("GCC ivdep")
+#endif
 
 namespace smddp {
 namespace SMDDP_ISA {
@@ -39,7 +51,10 @@ inline uint32_t ToBits(float value) {
 
 inline float HalfToFloat(uint16_t h) {
   uint32_t sign = (h & 0x8000u) << 16, rest = h & 0x7fffu;
-  if (rest >= 0x7c00u) return FromBits(sign | 0x7f800000u | ((rest & 0x3ffu) << 13));
+  if (rest >= 0x7c00u) {  // infinity, or a NaN, which becomes a quiet one
+    uint32_t quiet = rest > 0x7c00u ? 0x400000u : 0u;
+    return FromBits(sign | 0x7f800000u | quiet | ((rest & 0x3ffu) << 13));
+  }
   if (rest < 0x0400u) {  // zero and subnormals: rest * 2^-24 is exact
     float value = static_cast<float>(rest) * 5.9604644775390625e-08f;
     return FromBits(ToBits(value) | sign);
@@ -50,7 +65,7 @@ inline float HalfToFloat(uint16_t h) {
 // Rounds to nearest, ties to even, like the hardware instruction.
 inline uint16_t FloatToHalf(float value) {
   uint32_t bits = ToBits(value), sign = (bits >> 16) & 0x8000u, rest = bits & 0x7fffffffu;
-  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u);   // NaN
+  if (rest > 0x7f800000u) return static_cast<uint16_t>(sign | 0x7e00u | ((rest >> 13) & 0x3ffu));
   if (rest >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);  // rounds to infinity
   if (rest < 0x38800000u) {                                               // subnormal or zero
     float magic = FromBits(rest) + 0.5f;  // aligns 2^-24 with the last bit of the mantissa
@@ -81,6 +96,12 @@ inline void Load(const Half* __restrict from, float* __restrict to, size_t n) {
     __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i));
     _mm256_storeu_ps(to + i, _mm256_cvtph_ps(half));
   }
+#elif SMDDP_NEON_HALF
+  for (; i + 8 <= n; i += 8) {
+    float16x8_t half = vreinterpretq_f16_u16(vld1q_u16(&from[i].bits));
+    vst1q_f32(to + i, vcvt_f32_f16(vget_low_f16(half)));
+    vst1q_f32(to + i + 4, vcvt_high_f32_f16(half));
+  }
 #endif
   for (; i < n; ++i) to[i] = HalfToFloat(from[i].bits);
 }
@@ -98,6 +119,12 @@ inline void Store(const float* __restrict from, Half* __restrict to, size_t n) {
   for (; i + 8 <= n; i += 8) {
     __m128i half = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
     _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), half);
+  }
+#elif SMDDP_NEON_HALF
+  for (; i + 8 <= n; i += 8) {
+    float16x4_t low = vcvt_f16_f32(vld1q_f32(from + i));
+    float16x8_t half = vcvt_high_f16_f32(low, vld1q_f32(from + i + 4));
+    vst1q_u16(&to[i].bits, vreinterpretq_u16_f16(half));
   }
 #endif
   for (; i < n; ++i) to[i].bits = FloatToHalf(from[i]);
@@ -159,11 +186,11 @@ void ReduceTwo(const ReduceArgs& args) {
   T* copy = static_cast<T*>(args.copy);
   T scale = static_cast<T>(args.scale);
   if (copy == nullptr) {
-#pragma GCC ivdep
+    SMDDP_INDEPENDENT
     for (size_t i = 0; i < args.count; ++i) out[i] = Apply<kOp>(a[i], b[i]) * scale;
     return;
   }
-#pragma GCC ivdep
+  SMDDP_INDEPENDENT
   for (size_t i = 0; i < args.count; ++i) {
     T value = Apply<kOp>(a[i], b[i]) * scale;
     out[i] = value;

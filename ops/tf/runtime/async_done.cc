@@ -77,7 +77,7 @@ int Decide(const void* callback) {
 bool AsyncDone::Take(TF_AsyncOpKernelDoneCallback* done) {
   int how = handover.load(std::memory_order_relaxed);
   if (how == kUndecided) how = Decide(done);
-  if (how == kCopied) copy_ = *reinterpret_cast<std::function<void()>*>(done);
+  if (how == kCopied) copy_.CopyFrom(done);
   if (how == kKept) kept_ = done;
   return how != kBlocking;
 }

@@ -7,8 +7,7 @@
 // compute function must block.
 #pragma once
 
-#include <functional>
-
+#include "tf/runtime/gnu_abi.h"
 #include "tf/runtime/tf_c_api.h"
 
 namespace smddp_tf {
@@ -22,7 +21,7 @@ class AsyncDone {
   void Run();
 
  private:
-  std::function<void()> copy_;
+  GnuFunction copy_;
   TF_AsyncOpKernelDoneCallback* kept_ = nullptr;
 };
 

@@ -4,8 +4,8 @@
 
 #include <cstdlib>
 #include <map>
-#include <optional>
 
+#include "tf/runtime/gnu_abi.h"
 #include "tf/xla/xla_call.h"
 
 namespace smddp_tf {
@@ -84,7 +84,7 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
 void LegacyCall(void* out, const void** in, const char* opaque, size_t length, void* status) {
   int code = RunFromXla(out, in, opaque, length);
   if (code != SMDDP_OK) {
-    *static_cast<std::optional<std::string>*>(status) = std::string(smddp_last_error());
+    static_cast<GnuOptionalString*>(status)->Set(smddp_last_error());
   }
 }
 
@@ -94,7 +94,7 @@ std::string RegisterLegacyXlaCall(void* tensorflow) {
   static bool registered = false;
   if (registered) return "";
   using Global = void* (*)();
-  using Register = void (*)(void*, const std::string&, void*, const std::string&);
+  using Register = void (*)(void*, const GnuString&, void*, const GnuString&);
   auto global =
       reinterpret_cast<Global>(dlsym(tensorflow, "_ZN3xla24CustomCallTargetRegistry6GlobalEv"));
   auto add = reinterpret_cast<Register>(
@@ -104,7 +104,8 @@ std::string RegisterLegacyXlaCall(void* tensorflow) {
   if (global == nullptr || add == nullptr) {
     return "this TensorFlow does not show XLA's registry of custom calls";
   }
-  add(global(), kXlaTarget, reinterpret_cast<void*>(&LegacyCall), "Host");
+  add(global(), GnuString::View(kXlaTarget), reinterpret_cast<void*>(&LegacyCall),
+      GnuString::View("Host"));
   registered = true;
   return "";
 }

@@ -1,0 +1,127 @@
+// Every level of the reduction loops gives the bits of the generic one, in vectors and in their
+// remainders, for all dtypes, operations and stages.
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "core/dtype.h"
+#include "kernels/cpu/reduce.h"
+
+namespace {
+
+using namespace smddp;
+using Bytes = std::vector<char>;
+
+// Values that are read as anything: small numbers of both signs, so that no sum is a NaN.
+Bytes Numbers(DType dtype, size_t count, std::mt19937* random) {
+  Bytes bytes(count * Info(dtype).size);
+  for (size_t i = 0; i < count; ++i) {
+    double number = std::uniform_real_distribution<double>(-100, 100)(*random);
+    char* at = bytes.data() + i * Info(dtype).size;
+    auto put = [&](auto value) { std::memcpy(at, &value, sizeof value); };
+    switch (dtype) {
+      case DType::kFloat32:
+        put(static_cast<float>(number));
+        break;
+      case DType::kFloat64:
+        put(number);
+        break;
+      case DType::kFloat16:  // any finite one, subnormals too
+        put(static_cast<uint16_t>((*random)() % 0x7c00 | ((*random)() & 0x8000)));
+        break;
+      case DType::kBfloat16: {
+        float value = static_cast<float>(number);
+        std::memcpy(at, reinterpret_cast<char*>(&value) + 2, 2);
+        break;
+      }
+      default:
+        for (size_t b = 0; b < Info(dtype).size; ++b) at[b] = static_cast<char>((*random)());
+    }
+  }
+  return bytes;
+}
+
+struct Case {
+  DType dtype;
+  Combine combine;
+  ReduceStage stage;
+  std::vector<Bytes> sources;
+  size_t count;
+  double scale;
+};
+
+Bytes Run(const std::string& isa, const Case& one, size_t out_size, bool in_place) {
+  SetIsa(isa);
+  std::vector<Bytes> memory = one.sources;
+  std::vector<const void*> sources;
+  for (const Bytes& bytes : memory) sources.push_back(bytes.data());
+  Bytes out(one.count * out_size), copy(one.count * out_size);
+  ReduceArgs args;
+  args.sources = sources.data();
+  args.num_sources = static_cast<int>(sources.size());
+  args.count = one.count;
+  args.out = in_place ? memory[0].data() : out.data();
+  args.copy = copy.data();
+  args.scale = one.scale;
+  FindReduce(one.dtype, one.combine, one.stage)(args);
+  SetIsa("");
+  EXPECT(std::memcmp(args.out, copy.data(), copy.size()) == 0, "the result and its copy");
+  return copy;
+}
+
+void ExpectEqualOnAll(const Case& one, size_t out_size, bool in_place) {
+  Bytes expected = Run("generic", one, out_size, in_place);
+  std::istringstream levels(CompiledIsas());
+  for (std::string isa; levels >> isa;) {
+    Bytes found = Run(isa, one, out_size, in_place);
+    EXPECT(found == expected, isa + " dtype " + std::to_string(static_cast<int>(one.dtype)) +
+                                  " stage " + std::to_string(static_cast<int>(one.stage)) + " op " +
+                                  std::to_string(static_cast<int>(one.combine)) + " count " +
+                                  std::to_string(one.count));
+  }
+}
+
+TEST(EveryIsaReducesAlike) {
+  std::mt19937 random(1);
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16,
+                      DType::kInt32, DType::kInt64, DType::kUint8, DType::kInt8}) {
+    for (Combine combine : {Combine::kSum, Combine::kMin, Combine::kMax, Combine::kProduct}) {
+      for (size_t count : {1, 7, 8, 40, 1029}) {
+        for (int n : {1, 2, 3}) {
+          Case one{dtype, combine, ReduceStage::kFull, {}, count, n == 1 ? 1.0 : 1.0 / 3};
+          for (int s = 0; s < n; ++s) one.sources.push_back(Numbers(dtype, count, &random));
+          ExpectEqualOnAll(one, Info(dtype).size, false);
+          ExpectEqualOnAll(one, Info(dtype).size, true);
+          one.stage = ReduceStage::kPartial;
+          ExpectEqualOnAll(one, Info(dtype).accum_size, false);
+        }
+      }
+    }
+  }
+}
+
+TEST(EveryIsaConvertsAlike) {
+  // All values of 16 bits, infinities and NaNs too, and an odd number of them.
+  Bytes halves(65537 * 2);
+  for (uint32_t i = 0; i < 65537; ++i) std::memcpy(halves.data() + 2 * i, &i, 2);
+  // Floats of every exponent, and those halfway between two values of 16 bits or beside halfway.
+  std::vector<uint32_t> floats;
+  for (uint32_t high = 0; high < 0x10000; ++high) {
+    for (uint32_t low : {0x0000, 0x0001, 0x0fff, 0x1000, 0x1001, 0x2fff, 0x3000, 0x7fff, 0x8000,
+                         0x8001, 0xf000, 0xffff}) {
+      floats.push_back(high << 16 | low);
+    }
+  }
+  Bytes wide(floats.size() * 4);
+  std::memcpy(wide.data(), floats.data(), wide.size());
+  for (DType dtype : {DType::kFloat16, DType::kBfloat16}) {
+    ExpectEqualOnAll({dtype, Combine::kSum, ReduceStage::kPartial, {halves}, 65537, 1}, 4, false);
+    ExpectEqualOnAll({dtype, Combine::kSum, ReduceStage::kFinish, {wide}, floats.size(), 1}, 2,
+                     false);
+  }
+}
+
+}  // namespace
