@@ -24,15 +24,12 @@ FLOAT32, SUM = 1, 1
 KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
 
 
-def ours(core, name, given, result, size):
+def ours(core, name, given, result):
     """A call of the core; what it points to lives as long as the function."""
     count = given.size
     dims = (ctypes.c_int64 * 1)(count)
     source = result if name == "broadcast" else given
     tensor = native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
-    parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
-    sizes = parts.get(name, [0])
-    gather = (ctypes.c_int64 * len(sizes))(*sizes)
     request = native.Request(
         kind=KINDS[name],
         dtype=FLOAT32,
@@ -42,11 +39,10 @@ def ours(core, name, given, result, size):
         name=b"bench",
         num_tensors=1,
         tensors=ctypes.pointer(tensor),
-        gather_bytes=gather,
     )
     pointer = ctypes.byref(request)
 
-    def call(kept=(tensor, dims, gather, request)):
+    def call(kept=(tensor, dims, request)):
         if core.smddp_run(pointer) != 0:
             raise SystemExit(native.last_error())
 
@@ -105,7 +101,7 @@ def times(call, comm, repeats):
 def measure(core, comm, name, nbytes, args):
     """One row."""
     given, result, want = arrays(name, nbytes, comm)
-    calls = [ours(core, name, given, result, comm.size), theirs(comm, name, given, result)]
+    calls = [ours(core, name, given, result), theirs(comm, name, given, result)]
     for call in calls:
         if name == "broadcast":
             result[:] = given

@@ -82,10 +82,6 @@ enum {
   SMDDP_REDUCESCATTER = 5,
 };
 
-// As the root of an allgather: it gathers a few integers, equally many from each rank, and zeros
-// stand in for a rank that has joined.
-enum { SMDDP_NUMBERS = -1 };
-
 typedef struct {
   const void* in;
   void* out;  // may equal in
@@ -97,8 +93,7 @@ typedef struct {
   int32_t kind;   // one of the kinds above
   int32_t dtype;  // TensorFlow's DataType
   int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
-  // Broadcast: a job rank, whatever the process set. Allgather: SMDDP_NUMBERS or 0.
-  int32_t root;
+  int32_t root;   // of a broadcast: a job rank, whatever the process set
   int32_t process_set;
   // How ranks match their operations: 0 in program order, 1 in order unless names differ (possibly
   // several threads), 2 by name.
@@ -110,8 +105,8 @@ typedef struct {
   const smddp_tensor* tensors;
   // Allgather: bytes of each rank's part, one entry per rank of the process set; the one tensor's
   // `out` receives all parts. Alltoall: bytes from rank r to rank p of the set, at [r * size + p].
-  // Reducescatter: dims[0] rows are divided evenly, the first ranks get the remainder; `out`
-  // receives this rank's rows.
+  // Null: all parts are equal. smddp_post_ragged needs neither this nor `out`.
+  // Reducescatter: `out` receives this rank's rows of each tensor, smddp_own_rows() of dims[0].
   const int64_t* part_bytes;
 } smddp_request;
 
@@ -123,6 +118,21 @@ typedef void (*smddp_done)(void* argument, int code, const char* message);
 // possibly before this returns. The request's arrays are copied; the tensors' memory must stay
 // valid until `done` is called.
 SMDDP_EXPORT void smddp_post(const smddp_request* request, smddp_done done, void* argument);
+
+// Allocates the output of smddp_post_ragged: rows[r] rows, of `ranks` entries, come from rank r of
+// the set. Sets *out and returns SMDDP_OK, or returns another code, with which the collective then
+// fails on this rank.
+typedef int (*smddp_allocate)(void* argument, const int64_t* rows, int ranks, void** out);
+// An allgather or alltoall of one tensor by ranks that do not know each other's sizes: they
+// exchange them first. Like smddp_post; calls `allocate` before `done`, at most once and on any
+// thread. splits: the rows of an alltoall for each rank of the set; null and 0: the same number for
+// each.
+SMDDP_EXPORT void smddp_post_ragged(const smddp_request* request, const int32_t* splits,
+                                    int num_splits, smddp_allocate allocate, smddp_done done,
+                                    void* argument);
+// How many of `rows` rows this rank receives in a reducescatter: they are divided evenly, and the
+// first ranks get the remainder. -1 if this rank is not in the set.
+SMDDP_EXPORT int64_t smddp_own_rows(int process_set, int64_t rows);
 
 // Takes part in the other ranks' collectives, contributing zeros, until all ranks of the job have
 // called it. *last: the last rank to do so.

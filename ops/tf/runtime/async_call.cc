@@ -1,8 +1,6 @@
 #include "tf/runtime/async_call.h"
 
-#include <algorithm>
 #include <condition_variable>
-#include <memory>
 #include <mutex>
 #include <utility>  // for move
 
@@ -56,49 +54,18 @@ void AsyncCall::Done(void* argument, int code, const char* message) {
   next();
 }
 
-void AsyncCall::Post(const smddp_request& request, std::function<void()> next) {
+void AsyncCall::Post(smddp_request request, std::function<void()> next) {
   next_ = std::move(next);
-  uint64_t iteration = request.matching == kByName ? TF_GetIterId(context_) : 0;
-  if (iteration == 0) return smddp_post(&request, Done, this);
-  // Iterations of a loop may overlap, so their order of arrival does not identify them.
-  std::string name = std::string(request.name) + " (iteration " + std::to_string(iteration) + ")";
-  smddp_request named = request;
-  named.name = name.c_str();
-  smddp_post(&named, Done, this);
+  std::string name;
+  NumberIteration(&request, &name);
+  smddp_post(&request, Done, this);
 }
 
-void AsyncCall::GatherNumbers(const char* what, const std::vector<int64_t>& own, size_t size,
-                              std::function<void(const Rows&)> next) {
-  Attributes named = attributes();
-  if (*what != '\0') named.name += std::string(" (") + what + ")";
-  // Both buffers must live until the collective is done; `next` holds them.
-  auto sent = std::make_shared<std::vector<int64_t>>(own);
-  auto flat = std::make_shared<std::vector<int64_t>>(own.size() * size);
-  int64_t bytes = static_cast<int64_t>(own.size() * sizeof(int64_t));
-  std::vector<int64_t> parts(size, bytes);
-  smddp_tensor tensor{sent->data(), flat->data(), 1, &bytes};
-  smddp_request request = MakeRequest(SMDDP_ALLGATHER, named, {});
-  request.dtype = kTfInt64;
-  request.root = SMDDP_NUMBERS;  // lets a joined rank take part
-  request.num_tensors = 1;
-  request.tensors = &tensor;
-  request.part_bytes = parts.data();
-  Post(request, [sent, flat, size, next = std::move(next)] {
-    Rows rows;
-    size_t width = sent->size();
-    for (size_t r = 0; r < size; ++r) {
-      rows.emplace_back(flat->begin() + r * width, flat->begin() + (r + 1) * width);
-    }
-    next(rows);
-  });
-}
-
-std::vector<int32_t> RanksOf(const Attributes& attributes) {
-  int set = static_cast<int>(attributes.process_set);
-  int size = std::max(1, smddp_process_set_ranks(set, nullptr, 0));
-  std::vector<int32_t> ranks(static_cast<size_t>(size));
-  smddp_process_set_ranks(set, ranks.data(), size);
-  return ranks;
+void AsyncCall::NumberIteration(smddp_request* request, std::string* name) const {
+  uint64_t iteration = request->matching == kByName ? TF_GetIterId(context_) : 0;
+  if (iteration == 0) return;
+  *name = std::string(request->name) + " (iteration " + std::to_string(iteration) + ")";
+  request->name = name->c_str();
 }
 
 }  // namespace smddp_tf
