@@ -1,13 +1,13 @@
 """One typed function for each TensorFlow op, with its gradient and its XLA counterpart.
 
-All tensors of a call have one dtype. The ops run on the CPU. `process_set` is a process set's id,
-and `root` is always a rank of the job. order.py keeps the ops in program order.
+All tensors of a call have one dtype. The ops run on the CPU. `root` is always a rank of the job.
+order.py keeps the ops in program order.
 """
 
 from smddp_tf._graph import library, order, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
-from smddp_tf._job.process_sets import rank_in, size_of
+from smddp_tf._job.process_sets import Group, group_of
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 tf = tensorflow()
@@ -22,12 +22,12 @@ def emit(kind: str, **arguments):
         return getattr(_ops, f"smddp_{kind}")(**arguments)
 
 
-def emit_matched(kind: str, **arguments):
+def emit_matched(kind: str, group: Group, **arguments):
     """Emits an op that is matched by name where there is no program order. Returns its outputs."""
     matching = order.matching()
     if matching == order.BY_NAME:
         arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
-    return emit(kind, matching=matching, **arguments)
+    return emit(kind, process_set=group.id, matching=matching, **arguments)
 
 
 def _reduction(
@@ -38,11 +38,11 @@ def _reduction(
     gradient(upstream, **arguments) computes the inputs' gradients inside jit; the op has its
     registered gradient. description has a line per tensor, for messages.
     """
-    process_set, scales = arguments["process_set"], ("prescale", "postscale")
+    scales = ("prescale", "postscale")
     if not xla.inside_jit():
         return emit_matched(
             kind,
-            process_set=process_set,
+            arguments["group"],
             tensors=tensors,
             reduce_op=int(arguments["op"]),
             tensor_name=arguments["name"],
@@ -64,7 +64,7 @@ def allreduce(
     prescale: float,
     postscale: float,
     name: str,
-    process_set: int = 0,
+    group: Group,
     description: str = "",
 ) -> list:
     """Reduces each of a list of tensors of one dtype over the ranks of the set."""
@@ -77,16 +77,16 @@ def allreduce(
         prescale=prescale,
         postscale=postscale,
         name=name,
-        process_set=process_set,
+        group=group,
     )
 
 
-def allreduce_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+def allreduce_gradient(upstream, op, prescale, postscale, name, group) -> list:
     if op not in (Average, Sum):
         raise LookupError(
             f"allreduce with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
         )
-    return allreduce(upstream, op, prescale, postscale, name + ".grad", process_set)
+    return allreduce(upstream, op, prescale, postscale, name + ".grad", group)
 
 
 @tf.RegisterGradient("SmddpAllreduce")
@@ -97,56 +97,54 @@ def _(node, *upstream):
         node.get_attr("prescale"),
         node.get_attr("postscale"),
         node.get_attr("tensor_name").decode(),
-        node.get_attr("process_set"),
+        group_of(node.get_attr("process_set")),
     )
 
 
-def broadcast(tensors: list, root: int, name: str, process_set: int = 0) -> list:
+def broadcast(tensors: list, root: int, name: str, group: Group) -> list:
     """Copies the root's tensors to every rank of the set."""
     if not xla.inside_jit():
-        return emit_matched(
-            "broadcast", process_set=process_set, tensors=tensors, root_rank=root, tensor_name=name
-        )
+        return emit_matched("broadcast", group, tensors=tensors, root_rank=root, tensor_name=name)
 
     @tf.custom_gradient
     def call(*inputs):
-        results = xla.call("broadcast", list(inputs), root=root, name=name, process_set=process_set)
+        results = xla.call("broadcast", list(inputs), root=root, name=name, group=group)
 
         def grad(*upstream):
-            return _broadcast_gradient(list(upstream), root, name, process_set)
+            return _broadcast_gradient(list(upstream), root, name, group)
 
         return results, grad
 
     return list(call(*tensors))
 
 
-def _broadcast_gradient(upstream, root, name, process_set) -> list:
+def _broadcast_gradient(upstream, root, name, group) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
-    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", process_set)
+    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", group)
     return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
 
 
 @tf.RegisterGradient("SmddpBroadcast")
 def _(node, *upstream):
     root, name = node.get_attr("root_rank"), node.get_attr("tensor_name").decode()
-    return _broadcast_gradient(list(upstream), root, name, node.get_attr("process_set"))
+    return _broadcast_gradient(list(upstream), root, name, group_of(node.get_attr("process_set")))
 
 
-def allgather(tensor, name: str, process_set: int = 0):
+def allgather(tensor, name: str, group: Group):
     """Concatenates the ranks' tensors along the first dimension, which may differ between ranks."""
     if xla.inside_jit():
-        return _allgather_in_jit(tensor, name, process_set)
-    output = emit_matched("allgather", process_set=process_set, tensor=tensor, tensor_name=name)
+        return _allgather_in_jit(tensor, name, group)
+    output = emit_matched("allgather", group, tensor=tensor, tensor_name=name)
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
     return output
 
 
-def _allgather_in_jit(tensor, name: str, process_set: int):
+def _allgather_in_jit(tensor, name: str, group: Group):
     """XLA needs a static result shape, so all ranks' tensors must have the same shape."""
     tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
     shape = tensor.shape.as_list()
-    ranks = size_of(process_set)
+    ranks = group.size
 
     @tf.custom_gradient
     def call(one):
@@ -155,12 +153,12 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
             "allgather",
             [one],
             name=f"{name} {shape}",
-            process_set=process_set,
+            group=group,
             result_shapes=[[ranks * shape[0], *shape[1:]] if None not in shape else shape],
         )
 
         def grad(upstream):
-            return reducescatter([upstream], Average, 1.0, 1.0, name + ".grad", process_set)[0]
+            return reducescatter([upstream], Average, 1.0, 1.0, name + ".grad", group)[0]
 
         return results[0], grad
 
@@ -171,32 +169,32 @@ def _allgather_in_jit(tensor, name: str, process_set: int):
 def _(node, upstream):
     # As in Horovod: this rank's rows of the average of all ranks' gradients.
     name = node.get_attr("tensor_name").decode() + ".grad"
-    process_set = node.get_attr("process_set")
+    group = group_of(node.get_attr("process_set"))
     tensor = node.inputs[0]
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
-    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", process_set)
+    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
 
-    averaged = allreduce([upstream], Average, 1.0, 1.0, name, process_set)[0]
-    begin = tf.reduce_sum(all_rows[: rank_in(process_set)])
+    averaged = allreduce([upstream], Average, 1.0, 1.0, name, group)[0]
+    begin = tf.reduce_sum(all_rows[: group.rank])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
 
 
-def alltoall(tensor, splits, name: str, process_set: int = 0):
+def alltoall(tensor, splits, name: str, group: Group):
     """Exchanges rows with all ranks; empty splits mean even ones. Returns (rows, their counts)."""
     if xla.inside_jit():
-        return _alltoall_in_jit(tensor, splits, name, process_set)
+        return _alltoall_in_jit(tensor, splits, name, group)
     output, received = emit_matched(
-        "alltoall", process_set=process_set, tensor=tensor, splits=splits, tensor_name=name
+        "alltoall", group, tensor=tensor, splits=splits, tensor_name=name
     )
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
-    received.set_shape([size_of(process_set)])
+    received.set_shape([group.size])
     return output, received
 
 
-def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
-    shape, ranks = tensor.shape.as_list(), size_of(process_set)
+def _alltoall_in_jit(tensor, splits, name: str, group: Group):
+    shape, ranks = tensor.shape.as_list(), group.size
     if splits.shape.num_elements() != 0:
         xla.refuse("alltoall with splits")
     if shape[0] is not None and shape[0] % ranks:
@@ -204,9 +202,9 @@ def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
 
     @tf.custom_gradient
     def call(one):
-        results = xla.call("alltoall", [one], name=f"{name} {shape}", process_set=process_set)
+        results = xla.call("alltoall", [one], name=f"{name} {shape}", group=group)
         return results[0], lambda upstream: _alltoall_in_jit(
-            upstream, splits, name + ".grad", process_set
+            upstream, splits, name + ".grad", group
         )[0]
 
     return call(tensor), tf.fill([ranks], (shape[0] or 0) // ranks)
@@ -215,15 +213,15 @@ def _alltoall_in_jit(tensor, splits, name: str, process_set: int):
 @tf.RegisterGradient("SmddpAlltoall")
 def _(node, upstream, _):
     # The gradients of received rows go back to their senders.
-    name, process_set = node.get_attr("tensor_name").decode(), node.get_attr("process_set")
-    return alltoall(upstream, node.outputs[1], name + ".grad", process_set)[0], None
+    name, group = node.get_attr("tensor_name").decode(), group_of(node.get_attr("process_set"))
+    return alltoall(upstream, node.outputs[1], name + ".grad", group)[0], None
 
 
 def reducescatter(
-    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set: int = 0
+    tensors: list, op: int, prescale: float, postscale: float, name: str, group: Group
 ) -> list:
     """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
-    own = [[_own_rows(t.shape[0], process_set), *t.shape.as_list()[1:]] for t in tensors]
+    own = [[_own_rows(t.shape[0], group), *t.shape.as_list()[1:]] for t in tensors]
     outputs = _reduction(
         "reducescatter",
         tensors,
@@ -233,22 +231,22 @@ def reducescatter(
         prescale=prescale,
         postscale=postscale,
         name=name,
-        process_set=process_set,
+        group=group,
     )
     for output, shape in zip(outputs, own, strict=True):
         output.set_shape(shape)
     return outputs
 
 
-def _own_rows(rows, process_set: int):
+def _own_rows(rows, group: Group):
     """This rank's number of rows, same as in reduce_scatter.cc; None if unknown."""
     if rows is None:
         return None
-    each, odd = divmod(rows, size_of(process_set))
-    return each + (1 if rank_in(process_set) < odd else 0)
+    each, odd = divmod(rows, group.size)
+    return each + (1 if group.rank < odd else 0)
 
 
-def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set) -> list:
+def _reducescatter_gradient(upstream, op, prescale, postscale, name, group) -> list:
     """Gathers each row's gradient from the rank that received the row, and scales it.
 
     As in Horovod, the gradient of a sum is multiplied by the number of ranks, and the gradient of
@@ -260,11 +258,11 @@ def _reducescatter_gradient(upstream, op, prescale, postscale, name, process_set
         )
     scale = prescale * postscale
     if op == Sum:
-        scale *= size_of(process_set)
+        scale *= group.size
     grads = []
     for i, grad in enumerate(upstream):
         scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)
-        grads.append(allgather(scaled, f"{name}.grad.{i}", process_set))
+        grads.append(allgather(scaled, f"{name}.grad.{i}", group))
     return grads
 
 
@@ -276,15 +274,15 @@ def _(node, *upstream):
         node.get_attr("prescale"),
         node.get_attr("postscale"),
         node.get_attr("tensor_name").decode(),
-        node.get_attr("process_set"),
+        group_of(node.get_attr("process_set")),
     )
 
 
-def barrier(name: str, process_set: int = 0):
+def barrier(name: str, group: Group):
     """Blocks until every rank of the set has arrived."""
     if xla.inside_jit():
         xla.refuse("barrier")
-    return emit_matched("barrier", process_set=process_set, tensor_name=name)
+    return emit_matched("barrier", group, tensor_name=name)
 
 
 def join():

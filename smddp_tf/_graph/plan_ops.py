@@ -2,11 +2,12 @@
 
 from smddp_tf._graph import library, ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import Group, group_of
 
 tf = tensorflow()
 
 
-def plan_begin(plan, name: str, process_set: int = 0):
+def plan_begin(plan, name: str, group: Group):
     """Opens a run of a plan; returns the run number, which every bucket takes as an input."""
     return ops.emit(
         "plan_begin",
@@ -14,7 +15,7 @@ def plan_begin(plan, name: str, process_set: int = 0):
         fingerprint=plan.fingerprint,
         description=plan.description,
         num_buckets=len(plan.buckets),
-        process_set=process_set,
+        process_set=group.id,
     )
 
 
@@ -27,7 +28,7 @@ def plan_bucket(
     prescale: float,
     postscale: float,
     name: str,
-    process_set: int = 0,
+    group: Group,
 ):
     """Reduces one bucket as soon as its tensors and those of all earlier buckets exist.
 
@@ -47,7 +48,7 @@ def plan_bucket(
             prescale=prescale,
             postscale=postscale,
             tensor_name=f"{name}.{bucket}",
-            process_set=process_set,
+            process_set=group.id,
         )
         # Run blocking buckets one at a time: together they could occupy all TensorFlow threads.
         if library.ops_block():
@@ -64,14 +65,14 @@ def _(node, *upstream):
         node.get_attr("prescale"),
         node.get_attr("postscale"),
         node.get_attr("tensor_name").decode(),
-        node.get_attr("process_set"),
+        group_of(node.get_attr("process_set")),
     )
     return [None, *grads]
 
 
-def plan_end(run, tokens: list, process_set: int = 0) -> None:
+def plan_end(run, tokens: list, group: Group) -> None:
     """Closes the run. Takes the tokens as inputs, so that TensorFlow does not prune buckets."""
-    ops.emit("plan_end", run=run, tokens=tokens, process_set=process_set)
+    ops.emit("plan_end", run=run, tokens=tokens, process_set=group.id)
 
 
 for _op in ("SmddpPlanBegin", "SmddpPlanEnd"):

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from smddp_tf._graph import library, order
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import Group
 from smddp_tf.errors import LibraryError
 
 tf = tensorflow()
@@ -149,12 +150,12 @@ def call(
     kind: str,
     tensors: list,
     *,
+    group: Group,
     op=1,
     root=0,
     prescale=1.0,
     postscale=1.0,
     name="",
-    process_set=0,
     result_shapes=None,
 ) -> list:
     """Emits one custom call for tensors of one dtype; result_shapes default to the inputs'."""
@@ -175,7 +176,7 @@ def call(
         "root": int(root),
         "prescale": float(prescale),
         "postscale": float(postscale),
-        "process_set": int(process_set),
+        "process_set": group.id,
         "matching": int(order.matching()),
         "name": name,
     }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._job import basics, native
@@ -189,14 +191,34 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def check_process_set(process_set) -> int:
-    """Checks that this rank may use a process set, and returns its id.
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The ranks of a collective, as one of them sees them: a process set that is in the job.
+
+    Ops and gradients pass it on; only the C API, and the attributes of TensorFlow's ops, take the
+    id.
+    """
+
+    id: int
+    rank: int  # this process's, in the group
+    ranks: Sequence[int]  # their numbers in the job, ascending
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+
+def check_process_set(process_set) -> Group:
+    """Checks that this rank may use a process set, and returns its group.
 
     Raises:
       ValueError: it is not a ProcessSet, is not in the job, or does not include this rank.
       NotInitializedError: init() was not called.
     """
-    basics.size()
+    ranks = basics.size()
+    if process_set is global_process_set:
+        return Group(0, basics.rank(), range(ranks))
     if not isinstance(process_set, ProcessSet):
         raise ValueError(  # noqa: TRY004
             f"process_set={process_set!r} is not a ProcessSet, as add_process_set([0, 1]) returns "
@@ -212,7 +234,7 @@ def check_process_set(process_set) -> int:
             f"rank {basics.rank()} is not in {process_set!r}; only its ranks may use it. Ask "
             "process_set.included() first"
         )
-    return process_set.process_set_id
+    return Group(process_set.process_set_id, process_set.rank(), tuple(process_set.ranks))
 
 
 def set_of(process_set_id: int) -> ProcessSet:
@@ -227,19 +249,11 @@ def set_of(process_set_id: int) -> ProcessSet:
     return process_set
 
 
-def rank_in(process_set_id: int) -> int:
-    """This process's rank in the process set with this id.
+def group_of(process_set_id: int) -> Group:
+    """The group of the process set with this id, which an op in a graph has as an attribute.
 
     Raises:
-      ValueError: the set was removed.
+      ValueError: the set was removed, or does not include this rank.
+      NotInitializedError: init() was not called.
     """
-    return set_of(process_set_id).rank()
-
-
-def size_of(process_set_id: int) -> int:
-    """The number of ranks in the process set with this id.
-
-    Raises:
-      ValueError: the set was removed.
-    """
-    return set_of(process_set_id).size()
+    return check_process_set(set_of(process_set_id))
