@@ -19,9 +19,11 @@ from measure import LoadMeter, append_row, format_bytes, format_seconds, median
 from mpi4py import MPI
 
 from smddp_tf._job import native
+from smddp_tf._job.enums import Kind
+from smddp_tf._job.reduce_op import Sum
 
-FLOAT32, SUM = 1, 1
-KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
+FLOAT32 = 1  # smddp_dtype
+KINDS = [kind.name.lower() for kind in Kind if kind != Kind.BARRIER]
 
 
 def ours(core, name, given, result):
@@ -31,9 +33,9 @@ def ours(core, name, given, result):
     source = result if name == "broadcast" else given
     tensor = native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
     request = native.Request(
-        kind=KINDS[name],
+        kind=Kind[name.upper()],
         dtype=FLOAT32,
-        op=SUM,
+        op=Sum,
         prescale=1.0,
         postscale=1.0,
         name=b"bench",
@@ -134,7 +136,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=json.loads, default=[1 << 10, 1 << 16, 1 << 20, 1 << 26])
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the repeats")
     parser.add_argument("--json", default="", help="append rows to this file")

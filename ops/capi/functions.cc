@@ -87,8 +87,8 @@ std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* 
 smddp_request Simple(int kind, const char* name) {
   smddp_request request = {};
   request.kind = kind;
-  request.dtype = static_cast<int>(DType::kUint8);
-  request.op = static_cast<int>(ReduceOp::kSum);
+  request.dtype = SMDDP_UINT8;
+  request.op = SMDDP_SUM;
   request.prescale = request.postscale = 1;
   request.name = name;
   return request;

@@ -1,7 +1,10 @@
 // The C API of libsmddp.so, called by Python (ctypes) and by the TensorFlow ops.
 //
-// Functions that return int return SMDDP_OK or one of the codes below; smddp_last_error() then
+// Functions that return int return an smddp_code unless they say otherwise; smddp_last_error() then
 // returns the error message. All functions may be called from any thread.
+//
+// The enums here are the source of their values: to_request.cc checks the engine's own at compile
+// time, and tests/python/test_enums.py those of Python.
 #ifndef SMDDP_CAPI_SMDDP_H_
 #define SMDDP_CAPI_SMDDP_H_
 
@@ -14,7 +17,7 @@
 extern "C" {
 #endif
 
-enum {
+enum smddp_code {
   SMDDP_OK = 0,
   SMDDP_USAGE = 1,            // bad argument; nothing was sent
   SMDDP_MISMATCH = 2,         // the ranks' requests differ; the job can continue
@@ -73,13 +76,43 @@ SMDDP_EXPORT int smddp_agree(const char* text);
 
 // ---- collectives --------------------------------------------------------------------------------
 
-enum {
+enum smddp_kind {
   SMDDP_ALLREDUCE = 0,
   SMDDP_BROADCAST = 1,
   SMDDP_ALLGATHER = 2,
   SMDDP_BARRIER = 3,
   SMDDP_ALLTOALL = 4,
   SMDDP_REDUCESCATTER = 5,
+};
+
+enum smddp_op {  // Horovod's values
+  SMDDP_AVERAGE = 0,
+  SMDDP_SUM = 1,
+  SMDDP_ADASUM = 2,  // not an op of the engine: Python makes it of allgathers
+  SMDDP_MIN = 3,
+  SMDDP_MAX = 4,
+  SMDDP_PRODUCT = 5,
+};
+
+enum smddp_dtype {  // TensorFlow's values
+  SMDDP_FLOAT32 = 1,
+  SMDDP_FLOAT64 = 2,
+  SMDDP_INT32 = 3,
+  SMDDP_UINT8 = 4,
+  SMDDP_INT16 = 5,
+  SMDDP_INT8 = 6,
+  SMDDP_INT64 = 9,
+  SMDDP_BOOL = 10,
+  SMDDP_BFLOAT16 = 14,
+  SMDDP_UINT16 = 17,
+  SMDDP_FLOAT16 = 19,
+};
+
+// How ranks match their operations.
+enum smddp_matching {
+  SMDDP_IN_ORDER = 0,         // in program order
+  SMDDP_PERHAPS_THREADS = 1,  // in order, unless names differ: then several threads may have called
+  SMDDP_BY_NAME = 2,
 };
 
 typedef struct {
@@ -90,14 +123,12 @@ typedef struct {
 } smddp_tensor;
 
 typedef struct {
-  int32_t kind;   // one of the kinds above
-  int32_t dtype;  // TensorFlow's DataType
-  int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
+  int32_t kind;   // smddp_kind
+  int32_t dtype;  // smddp_dtype
+  int32_t op;     // smddp_op, of what reduces
   int32_t root;   // of a broadcast: a job rank, whatever the process set
   int32_t process_set;
-  // How ranks match their operations: 0 in program order, 1 in order unless names differ (possibly
-  // several threads), 2 by name.
-  int32_t matching;
+  int32_t matching;  // smddp_matching
   double prescale, postscale;
   const char* name;
   const char* description;  // one line per tensor, for error messages; null: the shapes

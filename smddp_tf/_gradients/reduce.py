@@ -9,6 +9,7 @@ from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import config
+from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group, check_process_set
 from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
 
@@ -64,7 +65,7 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups, group
     results = list(grads)
     if xla.inside_jit():
         return _reduce_in_jit(results, specs, options, group)
-    if order.matching() != order.IN_ORDER:
+    if order.matching() != Matching.IN_ORDER:
         return _reduce_by_name(results, specs, plan, options, group)
 
     run = plan_ops.plan_begin(plan, options.name, group)

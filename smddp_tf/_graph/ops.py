@@ -7,6 +7,7 @@ order.py keeps the ops in program order.
 from smddp_tf._graph import library, order, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
+from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group, group_of
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
@@ -25,9 +26,9 @@ def emit(kind: str, **arguments):
 def emit_matched(kind: str, group: Group, **arguments):
     """Emits an op that is matched by name where there is no program order. Returns its outputs."""
     matching = order.matching()
-    if matching == order.BY_NAME:
+    if matching == Matching.BY_NAME:
         arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
-    return emit(kind, process_set=group.id, matching=matching, **arguments)
+    return emit(kind, process_set=group.id, matching=int(matching), **arguments)
 
 
 def _reduction(

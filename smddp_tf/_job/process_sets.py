@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._job import basics, native
+from smddp_tf._job.enums import Code
 from smddp_tf.errors import JobError, NotInitializedError
-
-# Status codes of capi/smddp.h.
-USAGE, _MISMATCH, _NOT_INITIALIZED = 1, 2, 6
-
 
 added_sets: dict = {}  # process_set_id -> ProcessSet, without the global one
 
@@ -126,11 +123,11 @@ def wanted_sets(process_sets) -> list:
 
 def raise_for(code: int) -> None:
     """Raises the exception for a C API status code; does nothing for success."""
-    if code in (USAGE, _MISMATCH):
+    if code in (Code.USAGE, Code.MISMATCH):
         raise ValueError(native.last_error())
-    if code == _NOT_INITIALIZED:
+    if code == Code.NOT_INITIALIZED:
         raise NotInitializedError
-    if code != 0:
+    if code != Code.OK:
         raise JobError(native.last_error())
 
 

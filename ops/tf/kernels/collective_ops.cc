@@ -27,7 +27,7 @@ class AllgatherCall : public RaggedCall {
 
 void ComputeJoin(void*, TF_OpKernelContext* context) {
   ScopedStatus status;
-  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt32, nullptr, 0, sizeof(int32_t), status);
+  TF_Tensor* out = TF_AllocateOutput(context, 0, SMDDP_INT32, nullptr, 0, sizeof(int32_t), status);
   if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
   int code = smddp_join(static_cast<int*>(TF_TensorData(out)));
   if (code != SMDDP_OK) FailOp(context, code, smddp_last_error());

@@ -24,7 +24,7 @@ class AlltoallCall : public RaggedCall {
     ScopedStatus status;
     int64_t n = ranks;
     TF_Tensor* received =
-        TF_AllocateOutput(context_, 1, kTfInt32, &n, 1, static_cast<size_t>(n) * 4, status);
+        TF_AllocateOutput(context_, 1, SMDDP_INT32, &n, 1, static_cast<size_t>(n) * 4, status);
     if (!status.ok()) {
       TF_OpKernelContext_Failure(context_, status);
       return false;

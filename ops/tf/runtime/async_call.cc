@@ -5,11 +5,6 @@
 #include <utility>  // for move
 
 namespace smddp_tf {
-namespace {
-
-constexpr int kByName = 2;  // smddp_request::matching
-
-}  // namespace
 
 struct AsyncCall::Latch {
   std::mutex mutex;
@@ -62,7 +57,7 @@ void AsyncCall::Post(smddp_request request, std::function<void()> next) {
 }
 
 void AsyncCall::NumberIteration(smddp_request* request, std::string* name) const {
-  uint64_t iteration = request->matching == kByName ? TF_GetIterId(context_) : 0;
+  uint64_t iteration = request->matching == SMDDP_BY_NAME ? TF_GetIterId(context_) : 0;
   if (iteration == 0) return;
   *name = std::string(request->name) + " (iteration " + std::to_string(iteration) + ")";
   request->name = name->c_str();
