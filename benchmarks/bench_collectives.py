@@ -19,34 +19,32 @@ from measure import LoadMeter, append_row, format_bytes, format_seconds, median
 from mpi4py import MPI
 
 from smddp_tf._job import native
+from smddp_tf._job.enums import Kind
+from smddp_tf._job.reduce_op import Sum
 
-FLOAT32, SUM = 1, 1
-KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
+FLOAT32 = 1  # smddp_dtype
+KINDS = [kind.name.lower() for kind in Kind if kind != Kind.BARRIER]
 
 
-def ours(core, name, given, result, size):
+def ours(core, name, given, result):
     """A call of the core; what it points to lives as long as the function."""
     count = given.size
     dims = (ctypes.c_int64 * 1)(count)
     source = result if name == "broadcast" else given
     tensor = native.Tensor(source.ctypes.data, result.ctypes.data, 1, dims)
-    parts = {"allgather": [given.nbytes] * size, "alltoall": [given.nbytes // size] * size * size}
-    sizes = parts.get(name, [0])
-    gather = (ctypes.c_int64 * len(sizes))(*sizes)
     request = native.Request(
-        kind=KINDS[name],
+        kind=Kind[name.upper()],
         dtype=FLOAT32,
-        op=SUM,
+        op=Sum,
         prescale=1.0,
         postscale=1.0,
         name=b"bench",
         num_tensors=1,
         tensors=ctypes.pointer(tensor),
-        gather_bytes=gather,
     )
     pointer = ctypes.byref(request)
 
-    def call(kept=(tensor, dims, gather, request)):
+    def call(kept=(tensor, dims, request)):
         if core.smddp_run(pointer) != 0:
             raise SystemExit(native.last_error())
 
@@ -105,7 +103,7 @@ def times(call, comm, repeats):
 def measure(core, comm, name, nbytes, args):
     """One row."""
     given, result, want = arrays(name, nbytes, comm)
-    calls = [ours(core, name, given, result, comm.size), theirs(comm, name, given, result)]
+    calls = [ours(core, name, given, result), theirs(comm, name, given, result)]
     for call in calls:
         if name == "broadcast":
             result[:] = given
@@ -138,7 +136,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--sizes", type=json.loads, default=[1 << 10, 1 << 16, 1 << 20, 1 << 26])
-    parser.add_argument("--only", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies the repeats")
     parser.add_argument("--json", default="", help="append rows to this file")

@@ -1,7 +1,10 @@
 // The C API of libsmddp.so, called by Python (ctypes) and by the TensorFlow ops.
 //
-// Functions that return int return SMDDP_OK or one of the codes below; smddp_last_error() then
+// Functions that return int return an smddp_code unless they say otherwise; smddp_last_error() then
 // returns the error message. All functions may be called from any thread.
+//
+// The enums here are the source of their values: to_request.cc checks the engine's own at compile
+// time, and tests/python/test_enums.py those of Python.
 #ifndef SMDDP_CAPI_SMDDP_H_
 #define SMDDP_CAPI_SMDDP_H_
 
@@ -14,7 +17,7 @@
 extern "C" {
 #endif
 
-enum {
+enum smddp_code {
   SMDDP_OK = 0,
   SMDDP_USAGE = 1,            // bad argument; nothing was sent
   SMDDP_MISMATCH = 2,         // the ranks' requests differ; the job can continue
@@ -75,7 +78,7 @@ SMDDP_EXPORT int smddp_agree(const char* text);
 
 // ---- collectives --------------------------------------------------------------------------------
 
-enum {
+enum smddp_kind {
   SMDDP_ALLREDUCE = 0,
   SMDDP_BROADCAST = 1,
   SMDDP_ALLGATHER = 2,
@@ -84,9 +87,35 @@ enum {
   SMDDP_REDUCESCATTER = 5,
 };
 
-// As the root of an allgather: it gathers a few integers, equally many from each rank, and zeros
-// stand in for a rank that has joined.
-enum { SMDDP_NUMBERS = -1 };
+enum smddp_op {  // Horovod's values
+  SMDDP_AVERAGE = 0,
+  SMDDP_SUM = 1,
+  SMDDP_ADASUM = 2,  // not an op of the engine: Python makes it of allgathers
+  SMDDP_MIN = 3,
+  SMDDP_MAX = 4,
+  SMDDP_PRODUCT = 5,
+};
+
+enum smddp_dtype {  // TensorFlow's values
+  SMDDP_FLOAT32 = 1,
+  SMDDP_FLOAT64 = 2,
+  SMDDP_INT32 = 3,
+  SMDDP_UINT8 = 4,
+  SMDDP_INT16 = 5,
+  SMDDP_INT8 = 6,
+  SMDDP_INT64 = 9,
+  SMDDP_BOOL = 10,
+  SMDDP_BFLOAT16 = 14,
+  SMDDP_UINT16 = 17,
+  SMDDP_FLOAT16 = 19,
+};
+
+// How ranks match their operations.
+enum smddp_matching {
+  SMDDP_IN_ORDER = 0,         // in program order
+  SMDDP_PERHAPS_THREADS = 1,  // in order, unless names differ: then several threads may have called
+  SMDDP_BY_NAME = 2,
+};
 
 typedef struct {
   const void* in;
@@ -96,15 +125,12 @@ typedef struct {
 } smddp_tensor;
 
 typedef struct {
-  int32_t kind;   // one of the kinds above
-  int32_t dtype;  // TensorFlow's DataType
-  int32_t op;     // Horovod's: 0 Average, 1 Sum, 3 Min, 4 Max, 5 Product
-  // Broadcast: a job rank, whatever the process set. Allgather: SMDDP_NUMBERS or 0.
-  int32_t root;
+  int32_t kind;   // smddp_kind
+  int32_t dtype;  // smddp_dtype
+  int32_t op;     // smddp_op, of what reduces
+  int32_t root;   // of a broadcast: a job rank, whatever the process set
   int32_t process_set;
-  // How ranks match their operations: 0 in program order, 1 in order unless names differ (possibly
-  // several threads), 2 by name.
-  int32_t matching;
+  int32_t matching;  // smddp_matching
   double prescale, postscale;
   const char* name;
   const char* description;  // one line per tensor, for error messages; null: the shapes
@@ -112,8 +138,8 @@ typedef struct {
   const smddp_tensor* tensors;
   // Allgather: bytes of each rank's part, one entry per rank of the process set; the one tensor's
   // `out` receives all parts. Alltoall: bytes from rank r to rank p of the set, at [r * size + p].
-  // Reducescatter: dims[0] rows are divided evenly, the first ranks get the remainder; `out`
-  // receives this rank's rows.
+  // Null: all parts are equal. smddp_post_ragged needs neither this nor `out`.
+  // Reducescatter: `out` receives this rank's rows of each tensor, smddp_own_rows() of dims[0].
   const int64_t* part_bytes;
 } smddp_request;
 
@@ -125,6 +151,21 @@ typedef void (*smddp_done)(void* argument, int code, const char* message);
 // possibly before this returns. The request's arrays are copied; the tensors' memory must stay
 // valid until `done` is called.
 SMDDP_EXPORT void smddp_post(const smddp_request* request, smddp_done done, void* argument);
+
+// Allocates the output of smddp_post_ragged: rows[r] rows, of `ranks` entries, come from rank r of
+// the set. Sets *out and returns SMDDP_OK, or returns another code, with which the collective then
+// fails on this rank.
+typedef int (*smddp_allocate)(void* argument, const int64_t* rows, int ranks, void** out);
+// An allgather or alltoall of one tensor by ranks that do not know each other's sizes: they
+// exchange them first. Like smddp_post; calls `allocate` before `done`, at most once and on any
+// thread. splits: the rows of an alltoall for each rank of the set; null and 0: the same number for
+// each.
+SMDDP_EXPORT void smddp_post_ragged(const smddp_request* request, const int32_t* splits,
+                                    int num_splits, smddp_allocate allocate, smddp_done done,
+                                    void* argument);
+// How many of `rows` rows this rank receives in a reducescatter: they are divided evenly, and the
+// first ranks get the remainder. -1 if this rank is not in the set.
+SMDDP_EXPORT int64_t smddp_own_rows(int process_set, int64_t rows);
 
 // Takes part in the other ranks' collectives, contributing zeros, until all ranks of the job have
 // called it. *last: the last rank to do so.

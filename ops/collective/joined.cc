@@ -1,11 +1,6 @@
 #include "collective/joined.h"
 
 namespace smddp {
-namespace {
-
-constexpr int kPartSizesRoot = -1;  // SMDDP_NUMBERS in capi/smddp.h
-
-}  // namespace
 
 bool ServedByJoinedNodes(const Request& request) {
   bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
@@ -25,9 +20,8 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
   request.prescale = peer.scale;  // for the share that this rank reduces
   // Part sizes fit into the zeros of JoinedMove; other allgathers work only if some rank
   // contributes nothing anyway.
-  bool gathers =
-      request.kind == Kind::kAllgather &&
-      (peer.count == 0 || (peer.root == kPartSizesRoot && peer.count <= kPartSizesBytes));
+  bool gathers = (request.kind == Kind::kAllgather && peer.count == 0) ||
+                 (request.kind == Kind::kPartSizes && peer.count <= kPartSizesBytes);
   bool receives = request.kind == Kind::kBroadcast && request.root != topo.job_ranks[topo.rank];
   bool serves = ServedByJoinedNodes(request) || (topo.num_nodes == 1 && (gathers || receives));
   if (!serves) request.joined.signature = ~peer.signature;

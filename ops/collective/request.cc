@@ -74,8 +74,8 @@ uint64_t Request::Key() const {
   if (has_joined()) return joined.key;
   Hash hash;
   hash.Bytes(name.data(), name.size());
-  // The sizes gathered before an allgather or alltoall are sent under the same name.
-  hash.Add(kind == Kind::kAllgather && root < 0);
+  // The sizes gathered before an allgather are sent under the same name.
+  hash.Add(kind == Kind::kPartSizes);
   return hash.value();
 }
 
@@ -144,8 +144,8 @@ std::string Request::Describe() const {
 }
 
 const char* KindName(Kind kind) {
-  constexpr const char* kNames[] = {"allreduce", "broadcast", "allgather",
-                                    "barrier",   "alltoall",  "reducescatter"};
+  constexpr const char* kNames[] = {"allreduce", "broadcast",     "allgather", "barrier",
+                                    "alltoall",  "reducescatter", "allgather"};
   return kNames[static_cast<int>(kind)];
 }
 

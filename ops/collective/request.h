@@ -20,6 +20,9 @@ enum class Kind : int {
   kBarrier = 3,
   kAlltoall = 4,
   kReduceScatter = 5,
+  // An allgather of a few integers, equally many from each rank, before a collective of parts whose
+  // sizes differ (engine/part_sizes.h). Zeros stand in for a rank that has joined.
+  kPartSizes = 6,
 };
 
 // Horovod's numbers.
@@ -91,7 +94,7 @@ struct Request {
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
 
-  // Distinguishes operations of one rank: a hash of the name, and of the step of an allgather.
+  // Distinguishes operations of one rank: a hash of the name, and of whether it gathers sizes.
   uint64_t Key() const;
   // Equal on two ranks exactly if they request the same operation.
   uint64_t Signature() const;
@@ -99,7 +102,9 @@ struct Request {
   std::string Describe() const;
   bool reduces() const { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
   // Whether the tensors legitimately differ between ranks; part_bytes is equal on all.
-  bool gathers() const { return kind == Kind::kAllgather || kind == Kind::kAlltoall; }
+  bool gathers() const {
+    return kind == Kind::kAllgather || kind == Kind::kAlltoall || kind == Kind::kPartSizes;
+  }
   // "allreduce 'loss'" or "gradient bucket 1 of 'tape' (step 17)".
   std::string Title() const;
 };

@@ -86,6 +86,7 @@ std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Re
   }
   // A barrier is an allreduce of zero elements.
   Kind kind = request->kind == Kind::kBarrier ? Kind::kAllreduce : request->kind;
+  if (kind == Kind::kPartSizes) kind = Kind::kAllgather;
   bool forced = kind == Kind::kAllreduce && !forced_allreduce.empty();
   for (int pass = forced ? 0 : 1; pass < 2; ++pass) {
     for (const Entry& entry : kTable) {

@@ -23,8 +23,7 @@ Status NobodyToFollow(int first) {
 }  // namespace
 
 Channel::Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
-                 Timeline* timeline, int track, bool in_plan_order,
-                 std::function<void(const Status&)> broken)
+                 Timeline* timeline, int track, bool in_plan_order, Broken broken)
     : resources_(std::move(resources)),
       selector_(selector),
       recorder_(recorder),
@@ -48,17 +47,18 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
 
 bool Channel::Pump() {
   Finished finished;
-  bool moved = false;
+  bool moved = false, first = false;
   Status broken;
   {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
-    bool whole = failure_.ok();
+    first = failure_.ok();
     while (!queue_.empty() && AdvanceFront(&finished)) moved = true;
-    if (whole && !failure_.ok()) broken = failure_;
+    if (!finished.empty()) broken = failure_;
   }
-  // Before Complete(), so that a callback that sees the failure finds all channels broken.
-  if (!broken.ok()) broken_(broken);
+  // Before Complete(), so that a callback that sees the failure finds all channels broken: the
+  // thread that broke this one may not have come to the others yet.
+  if (!broken.ok()) broken_(broken, first);
   Complete(&finished);
   return moved;
 }
@@ -295,26 +295,24 @@ Status Channel::Failure() const {
   return failure_;
 }
 
-void Channel::Fail(const Status& failure) {
-  Finished finished;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (!failure_.ok()) return;
-    failure_ = failure;
-    resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
-        .given_up.store(1, std::memory_order_release);
-    // Peers see it before anything that is written to the tensors once they are handed back.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    for (auto& operation : queue_) {
-      if (operation->collective != nullptr) {
-        operation->collective->Abort();
-        recorder_->Finish(operation->record, "failed", NowSeconds());
-      }
-      finished.emplace_back(std::move(operation), failure);
+void Channel::Fail(const Status& failure, Endings* endings) {
+  auto finished = std::make_shared<Finished>();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!failure_.ok()) return;
+  failure_ = failure;
+  resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
+      .given_up.store(1, std::memory_order_release);
+  // Peers see it before anything that is written to the tensors once they are handed back.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (auto& operation : queue_) {
+    if (operation->collective != nullptr) {
+      operation->collective->Abort();
+      recorder_->Finish(operation->record, "failed", NowSeconds());
     }
-    queue_.clear();
+    finished->emplace_back(std::move(operation), failure);
   }
-  Complete(&finished);
+  queue_.clear();
+  endings->emplace_back([this, finished] { Complete(finished.get()); });
 }
 
 bool Channel::AnnounceDeparture() {

@@ -57,6 +57,14 @@ struct ChannelStats {
   double awaited_seconds = 0;  // from ready to done, summed over awaited operations
 };
 
+// Completes operations that have failed. To be called once every channel and plan of this rank is
+// marked as failed: a callback, or the thread that it wakes, may start the next operation at once.
+using Endings = std::vector<std::function<void()>>;
+
+// Marks every channel and plan of this rank as failed. Any thread that is about to complete an
+// operation with a failure calls it; `first`: the failure is new, so the other ranks are told.
+using Broken = std::function<void(const Status& failure, bool first)>;
+
 // The state of a channel as a joined rank sees it.
 struct JoinedChannel {
   uint64_t run = 0;   // the plan run of the enqueued operation; 0: not a bucket
@@ -68,12 +76,12 @@ struct JoinedChannel {
 class Channel {
  public:
   // `in_plan_order`: the caller enqueues operations in plan order (engine/plan_runs.h), so several
-  // operations in the queue do not imply several threads. `broken`: called, with no lock held, on
-  // this rank's first failure that is not a mismatch. The ranks are then out of step, and every
-  // later operation fails with the same message.
+  // operations in the queue do not imply several threads. `broken`: called, with no lock held,
+  // before an operation is completed with a failure that is not a mismatch; `first` once only, for
+  // the operation that failed. The ranks are then out of step, and every later operation fails with
+  // the same message.
   Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
-          Timeline* timeline, int track, bool in_plan_order,
-          std::function<void(const Status&)> broken);
+          Timeline* timeline, int track, bool in_plan_order, Broken broken);
 
   // Never calls `done`; the caller must call Pump() afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
@@ -87,8 +95,8 @@ class Channel {
   // For a joined rank, in the join round that ends at `tickets` (ShmGroup::TakeJoinTicket): if
   // peers have begun an operation, enqueues this rank's part in it and returns true.
   bool EnqueueJoined(uint64_t tickets, JoinedChannel* joined);
-  // Completes every operation, pending or future, with `failure`.
-  void Fail(const Status& failure);
+  // Fails every operation, pending or future; `endings` completes those that are pending.
+  void Fail(const Status& failure, Endings* endings);
   // After Fail: announces to the other nodes that this rank has left. To be called until it returns
   // true.
   bool AnnounceDeparture();
@@ -127,7 +135,7 @@ class Channel {
   double turn_awaited_ = 0;  // since when, in seconds; 0: not waiting for a turn
   bool key_known_ = false;   // whether the first node has sent known_key_
   uint64_t known_key_ = 0;
-  const std::function<void(const Status&)> broken_;
+  const Broken broken_;
   uint64_t sequence_ = 0;
   double last_done_ = 0;
   mutable std::mutex mutex_;

@@ -91,9 +91,9 @@ Communicator::Communicator(std::unique_ptr<JobContext> context,
       selector_(MakeSelector(context_->config)),
       timeline_(context_->timeline),
       spin_seconds_(SpinSeconds(context_->config, everybody->topology)),
-      everybody_(std::make_unique<RankSet>(0, std::move(everybody), &selector_, &recorder_,
-                                           &timeline_, spin_seconds_,
-                                           [this](const Status& why) { Break(why); })) {}
+      everybody_(std::make_unique<RankSet>(
+          0, std::move(everybody), &selector_, &recorder_, &timeline_, spin_seconds_,
+          [this](const Status& why, bool first) { Break(why, first); })) {}
 
 Communicator::~Communicator() {
   everybody_->StopProgress();
@@ -258,7 +258,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
                                     &timeline_, spin_seconds_,
-                                    [this](const Status& why) { Break(why); });
+                                    [this](const Status& why, bool first) { Break(why, first); });
     set->StartProgress();
   }
   *number = next_number_++;
@@ -336,13 +336,18 @@ void Communicator::FailAll(const Status& failure) {
     failed_ = true;
     first = failure_;
   }
-  for (const auto& set : OwnSets()) set->Fail(first);
+  Endings endings;
+  auto sets = OwnSets();  // they live until all has ended
+  for (const auto& set : sets) set->Fail(first, &endings);
+  for (const auto& end : endings) end();
 }
 
 // Posted where this node's monitors look, whatever the set: they propagate it, and this rank's
 // monitor logs it.
-void Communicator::Break(const Status& failure) {
-  everybody_->shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
+void Communicator::Break(const Status& failure, bool first) {
+  if (first) {
+    everybody_->shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
+  }
   FailAll(failure);
 }
 

@@ -54,8 +54,8 @@ class Communicator : public Watched {
   Status InspectCycles(double seconds) override;
   void FailAll(const Status& failure) override;
   // Breaks the communicator on every rank of the job after an operation failed in any of its sets;
-  // the monitors propagate the failure.
-  void Break(const Status& failure);
+  // the monitors propagate the failure. `first`: see Broken.
+  void Break(const Status& failure, bool first);
   bool failed() const { return failed_; }
 
   Timeline* timeline() override { return &timeline_; }

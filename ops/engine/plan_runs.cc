@@ -143,18 +143,18 @@ Status PlanRuns::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
   return {};
 }
 
-void PlanRuns::Abandon(const Status& failure) {
-  std::deque<Run> runs;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (failure_.ok()) failure_ = failure;
-    runs.swap(runs_);
-  }
-  for (Run& run : runs) {
-    for (auto& operation : run.arrived) {
-      if (operation != nullptr) operation->done(failure);
+void PlanRuns::Abandon(const Status& failure, Endings* endings) {
+  auto runs = std::make_shared<std::deque<Run>>();
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (failure_.ok()) failure_ = failure;
+  runs->swap(runs_);
+  endings->emplace_back([runs, failure] {
+    for (Run& run : *runs) {
+      for (auto& operation : run.arrived) {
+        if (operation != nullptr) operation->done(failure);
+      }
     }
-  }
+  });
 }
 
 double PlanRuns::Inspect(double seconds, std::string* what) {

@@ -60,7 +60,7 @@ class PlanRuns {
   void SkipRun(int64_t run);
 
   // The channel is broken: fails all held buckets and all later calls. The first failure is kept.
-  void Abandon(const Status& failure);
+  void Abandon(const Status& failure, Endings* endings);
 
   // For the monitor: adds `seconds` to the time for which held buckets have been waiting for the
   // same missing one, and returns that time. *what: "step 3 of 'tape' waits for bucket 0 ...".

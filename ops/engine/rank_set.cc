@@ -13,7 +13,7 @@ constexpr size_t kInlineBytes = 256 << 10;
 
 RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
                  FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
-                 const std::function<void(const Status&)>& broken)
+                 const Broken& broken)
     : number_(number),
       connection_(std::move(connection)),
       direct_(std::move(connection_->channels[0]), selector, recorder, timeline,
@@ -40,15 +40,17 @@ void RankSet::StopProgress() {
   if (progress_.joinable()) progress_.join();
 }
 
-void RankSet::Fail(const Status& failure) {
-  direct_.Fail(failure);
-  gradients_.Fail(failure);
-  plans_.Abandon(failure);
+void RankSet::Fail(const Status& failure, Endings* endings) {
+  direct_.Fail(failure, endings);
+  gradients_.Fail(failure, endings);
+  plans_.Abandon(failure, endings);
 }
 
 void RankSet::Close(const Status& reason) {
   StopProgress();
-  Fail(reason);
+  Endings endings;
+  Fail(reason, &endings);
+  for (const auto& end : endings) end();
   direct_.Disconnect();
   gradients_.Disconnect();
 }

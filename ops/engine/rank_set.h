@@ -28,8 +28,7 @@ class RankSet {
   // `number`: 0 is the set of all ranks. The pointers must outlive the set. `broken`: see Channel;
   // it must break every set of the job, this one included.
   RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
-          FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
-          const std::function<void(const Status&)>& broken);
+          FlightRecorder* recorder, Timeline* timeline, double spin_seconds, const Broken& broken);
   ~RankSet();  // after StopProgress, or at process exit
 
   void StartProgress();
@@ -58,8 +57,8 @@ class RankSet {
 
   // True if no collective is pending or in progress.
   bool Idle() const { return direct_.Idle() && gradients_.Idle(); }
-  // Completes every operation, pending or future, with `failure`.
-  void Fail(const Status& failure);
+  // Fails every operation, pending or future; see Channel.
+  void Fail(const Status& failure, Endings* endings);
   // After Fail; see Channel.
   bool AnnounceDeparture() { return direct_.AnnounceDeparture() & gradients_.AnnounceDeparture(); }
   // Closes the set; all members must call it, in the same order.

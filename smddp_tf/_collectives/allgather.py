@@ -35,12 +35,12 @@ def allgather(
       TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, MOVABLE, "allgather")
-    if process_set.size() == 1:
+    if group.size == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return ops.allgather(tensor, name or order.site_name("allgather"), process_set.process_set_id)
+    return ops.allgather(tensor, name or order.site_name("allgather"), group)
 
 
 def grouped_allgather(

@@ -62,26 +62,26 @@ def allreduce(
       tf.errors.DeadlineExceededError: a rank did not arrive within SMDDP_TIMEOUT_SECONDS.
     """
     del device_dense, device_sparse, ignore_name_scope
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("allreduce")
 
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        return allreduce_slices(tensor, op, name, process_set)
+        return allreduce_slices(tensor, op, name, group)
 
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if bypasses_plan(op, compression):
         result = scaled(tensor, factor(prescale_factor))
-        if process_set.size() > 1:
-            result = gather_and_combine(result, op, compression, name, given_name, process_set)
+        if group.size > 1:
+            result = gather_and_combine(result, op, compression, name, given_name, group)
         return scaled(result, factor(postscale_factor))
 
     packed, context = compression.compress(tensor)
     scales = factor(prescale_factor), factor(postscale_factor)
-    result = reduce_dense([packed], op, *scales, name, process_set)[0]
+    result = reduce_dense([packed], op, *scales, name, group)[0]
     return compression.decompress(result, context)
 
 
@@ -107,7 +107,7 @@ def grouped_allreduce(
       A list of tensors, in the order of the input.
     """
     del device_dense, device_sparse, ignore_name_scope
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("grouped_allreduce")
 
@@ -131,7 +131,7 @@ def grouped_allreduce(
     for i in sorted(set(range(len(tensors))) - set(dense)):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", process_set)
+        results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", group)
 
     packed = []
     for i in dense:
@@ -145,7 +145,7 @@ def grouped_allreduce(
         factor(prescale_factor),
         factor(postscale_factor),
         name,
-        process_set,
+        group,
     )
     for i, result, (_, context) in zip(dense, reduced, packed, strict=True):
         results[i] = compression.decompress(result, context)

@@ -41,7 +41,7 @@ def alltoall(
       tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
-    set_id = check_process_set(process_set)
+    group = check_process_set(process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, MOVABLE, "alltoall")
     given = splits is not None
@@ -53,10 +53,10 @@ def alltoall(
     # waiting. The op takes an empty list as "even splits", so turn the caller's empty list into one
     # that is too long, which every rank then rejects.
     if given and splits.shape.num_elements() == 0:
-        splits = tf.zeros([process_set.size() + 1], tf.int32)
+        splits = tf.zeros([group.size + 1], tf.int32)
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
 
     name = name or order.site_name("alltoall")
-    output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, set_id)
+    output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, group)
     return (output, received) if given else output

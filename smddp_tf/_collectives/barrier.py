@@ -8,7 +8,7 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None):
     """Blocks until every rank of the process set has called it."""
-    number = check_process_set(process_set)
-    if process_set.size() == 1:
+    group = check_process_set(process_set)
+    if group.size == 1:
         return None
-    return ops.barrier(name or order.site_name("barrier"), number)
+    return ops.barrier(name or order.site_name("barrier"), group)

@@ -35,11 +35,11 @@ def broadcast(
       TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     del ignore_name_scope
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     tensor = tf.convert_to_tensor(tensor)
     check_dtype(tensor, MOVABLE, "broadcast")
-    if process_set.size() == 1:
+    if group.size == 1:
         return tf.identity(tensor)
     name = name or order.site_name("broadcast")
-    return ops.broadcast([tensor], root_rank, name, process_set.process_set_id)[0]
+    return ops.broadcast([tensor], root_rank, name, group)[0]

@@ -68,9 +68,9 @@ def broadcast_object(
       pickle.PicklingError: the root's object cannot be pickled; raised on all ranks.
     """
     del session
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
-    if process_set.size() == 1:
+    if group.size == 1:
         return obj
     name = name or order.site_name("broadcast_object")
 
@@ -115,8 +115,8 @@ def allgather_object(
       pickle.PicklingError: some rank's object cannot be pickled; raised on all ranks.
     """
     del session
-    check_process_set(process_set)
-    if process_set.size() == 1:
+    group = check_process_set(process_set)
+    if group.size == 1:
         return [obj]
     name = name or order.site_name("allgather_object")
 
@@ -129,7 +129,7 @@ def allgather_object(
 
     parts, reasons, at = [], {}, 0
     # Not strict: a joined rank contributes no object.
-    for rank, size in zip(process_set.ranks, sizes.numpy(), strict=False):
+    for rank, size in zip(group.ranks, sizes.numpy(), strict=False):
         parts.append(data[at : at + abs(size)])
         at += abs(int(size))
         if size < 0:

@@ -38,7 +38,7 @@ def grouped_reducescatter(
       A list of tensors, in the order of the input.
     """
     del device_dense, device_sparse
-    set_id = check_process_set(process_set)
+    group = check_process_set(process_set)
     op = resolve_op(None, op)
     if bypasses_plan(op, compression):
         raise ValueError(
@@ -55,8 +55,8 @@ def grouped_reducescatter(
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     results: list = [None] * len(tensors)
 
-    def reduce(group, op, prescale, postscale):
-        return ops.reducescatter(group, op, prescale, postscale, name, set_id)
+    def reduce(tensors, op, prescale, postscale):
+        return ops.reducescatter(tensors, op, prescale, postscale, name, group)
 
     for indices in by_dtype.values():
         outputs = scale_apart(
@@ -65,7 +65,7 @@ def grouped_reducescatter(
             op,
             factor(prescale_factor),
             factor(postscale_factor),
-            process_set.size(),
+            group.size,
         )
         for i, output in zip(indices, outputs, strict=True):
             results[i] = compression.decompress(output, packed[i][1])

@@ -7,26 +7,25 @@ from smddp_tf._compression import check_compressor
 from smddp_tf._compression.adasum import adasum
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import Group
 from smddp_tf._job.reduce_op import Adasum, Average, Sum
 
 tf = tensorflow()
 
 
-def _gatherer(name: str, process_set):
+def _gatherer(name: str, group: Group):
     """Returns a function that stacks all ranks' tensors along a new first dimension."""
     calls = iter(range(1 << 30))
 
     def gather(tensor):
-        gathered = ops.allgather(
-            tensor[tf.newaxis], f"{name}.{next(calls)}", process_set.process_set_id
-        )
-        gathered.set_shape([process_set.size(), *tensor.shape.as_list()])
+        gathered = ops.allgather(tensor[tf.newaxis], f"{name}.{next(calls)}", group)
+        gathered.set_shape([group.size, *tensor.shape.as_list()])
         return gathered
 
     return gather
 
 
-def gather_and_combine(tensor, op: int, compression, name: str, key, process_set):
+def gather_and_combine(tensor, op: int, compression, name: str, key, group: Group):
     """Reduces one tensor with Adasum, or with a compressor that has reduce().
 
     Raises:
@@ -34,12 +33,12 @@ def gather_and_combine(tensor, op: int, compression, name: str, key, process_set
         tensor whose static shape is unknown.
       TypeError: Adasum of integers.
     """
-    gather = _gatherer(name, process_set)
+    gather = _gatherer(name, group)
     if hasattr(compression, "reduce"):
         if op not in (Average, Sum):
             raise ValueError(f"this compression takes op=Average or Sum, not {op}")
         if not tensor.dtype.is_floating:
-            return reduce_dense([tensor], op, 1.0, 1.0, name, process_set)[0]
+            return reduce_dense([tensor], op, 1.0, 1.0, name, group)[0]
         if not tensor.shape.is_fully_defined():
             raise ValueError(
                 f"this compression needs a shape that is known when the function is traced, not "
@@ -48,11 +47,9 @@ def gather_and_combine(tensor, op: int, compression, name: str, key, process_set
         return compression.reduce(tensor, op == Average, key, gather)
     if not tensor.dtype.is_floating:
         raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")
-    first = process_set.ranks[0]
 
     def agree(products):
-        number = process_set.process_set_id
-        return ops.broadcast([products], first, f"{name}.products", number)[0]
+        return ops.broadcast([products], group.ranks[0], f"{name}.products", group)[0]
 
     packed, context = compression.compress(tensor)
     return compression.decompress(adasum(gather(packed), agree), context)
@@ -65,22 +62,22 @@ def bypasses_plan(op: int, compression) -> bool:
 
 
 def reduce_dense(
-    tensors: list, op: int, prescale: float, postscale: float, name: str, process_set
+    tensors: list, op: int, prescale: float, postscale: float, name: str, group: Group
 ) -> list:
     """Reduces tensors of any dtypes, with one op per dtype."""
-    if process_set.size() == 1:
+    if group.size == 1:
         return [scaled(scaled(tensor, prescale), postscale) for tensor in tensors]
 
-    def reduce(group, op, prescale, postscale):
-        return ops.allreduce(group, op, prescale, postscale, name, process_set.process_set_id)
+    def reduce(tensors, op, prescale, postscale):
+        return ops.allreduce(tensors, op, prescale, postscale, name, group)
 
     results: list = [None] * len(tensors)
     by_dtype: dict = {}
     for i, tensor in enumerate(tensors):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     for indices in by_dtype.values():
-        group = [tensors[i] for i in indices]
-        reduced = scale_apart(reduce, group, op, prescale, postscale, process_set.size())
+        of_dtype = [tensors[i] for i in indices]
+        reduced = scale_apart(reduce, of_dtype, op, prescale, postscale, group.size)
         for i, result in zip(indices, reduced, strict=True):
             results[i] = result
     return results

@@ -6,6 +6,7 @@ from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
 from smddp_tf._collectives.reduction import reduce_dense
 from smddp_tf._graph import ops, xla
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import Group
 from smddp_tf._job.reduce_op import Average, Sum
 
 tf = tensorflow()
@@ -28,7 +29,7 @@ def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
     return rows is not None and (table_rows is None or ranks * rows < table_rows)
 
 
-def _allreduce_table(slices, op: int, name: str, process_set):
+def _allreduce_table(slices, op: int, name: str, group: Group):
     """Reduces the slices as a dense table; returns slices with every row of it."""
     if slices.dense_shape is None:
         xla.refuse(
@@ -36,12 +37,12 @@ def _allreduce_table(slices, op: int, name: str, process_set):
             "dense_shape,"
         )
     table = tf.convert_to_tensor(slices)
-    reduced = reduce_dense([table], op, 1.0, 1.0, name, process_set)[0]
+    reduced = reduce_dense([table], op, 1.0, 1.0, name, group)[0]
     indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
     return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
 
 
-def allreduce_slices(slices, op: int, name: str, process_set):
+def allreduce_slices(slices, op: int, name: str, group: Group):
     """Reduces tf.IndexedSlices by gathering the rows and indices of all ranks.
 
     Raises:
@@ -52,19 +53,18 @@ def allreduce_slices(slices, op: int, name: str, process_set):
             f"tf.IndexedSlices cannot be reduced with op={op}; use Sum or Average, "
             "or densify with tf.convert_to_tensor"
         )
-    if process_set.size() == 1:
+    if group.size == 1:
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
 
     in_jit = xla.inside_jit()
-    if in_jit and not gathers_in_jit(slices, process_set.size()):
-        return _allreduce_table(slices, op, name, process_set)
-    number = process_set.process_set_id
+    if in_jit and not gathers_in_jit(slices, group.size):
+        return _allreduce_table(slices, op, name, group)
     # A mismatch error shows the name, so it carries the hint.
     name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
 
-    values = ops.allgather(slices.values, name + ".values", number)
-    indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", number)
+    values = ops.allgather(slices.values, name + ".values", group)
+    indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", group)
     if op == Average:
-        values = values / tf.cast(process_set.size(), values.dtype)
+        values = values / tf.cast(group.size, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -76,10 +76,10 @@ def broadcast_(
       TypeError: a variable has a dtype that cannot be sent.
       tf.errors.FailedPreconditionError and others: same as allreduce().
     """
-    number = check_process_set(process_set)
+    group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     variables = list(variables)
-    if process_set.size() == 1 or not variables:
+    if group.size == 1 or not variables:
         return variables
 
     payloads = [_payload(variable) for variable in variables]
@@ -89,9 +89,8 @@ def broadcast_(
     for i, payload in enumerate(payloads):
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
-        group = [payloads[i] for i in indices]
         title = f"{name}.{dtype.name}"
-        received = ops.broadcast(group, root_rank, title, number)
+        received = ops.broadcast([payloads[i] for i in indices], root_rank, title, group)
         for i, value in zip(indices, received, strict=True):
             wanted = tf.as_dtype(variables[i].dtype).base_dtype
             value = value if value.dtype == wanted else tf.bitcast(value, wanted)

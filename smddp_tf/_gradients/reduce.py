@@ -9,6 +9,8 @@ from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import config
+from smddp_tf._job.enums import Matching
+from smddp_tf._job.process_sets import Group, check_process_set
 from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
 
 tf = tensorflow()
@@ -44,8 +46,11 @@ def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
     ]
 
 
-def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> list:
-    """Reduces the dense gradients of grads and returns the others unchanged."""
+def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups, group: Group) -> list:
+    """Reduces the dense gradients of grads and returns the others unchanged.
+
+    `groups` are the gradients that the script wants to be reduced together, `group` the ranks.
+    """
     op, prescale, postscale = options.scales()
     settings = config.load()
     plan = make_plan(
@@ -59,34 +64,32 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups) -> li
 
     results = list(grads)
     if xla.inside_jit():
-        return _reduce_in_jit(results, specs, options)
-    number = options.process_set.process_set_id
-    if order.matching() != order.IN_ORDER:
-        return _reduce_by_name(results, specs, plan, options)
+        return _reduce_in_jit(results, specs, options, group)
+    if order.matching() != Matching.IN_ORDER:
+        return _reduce_by_name(results, specs, plan, options, group)
 
-    run = plan_ops.plan_begin(plan, options.name, number)
+    run = plan_ops.plan_begin(plan, options.name, group)
     tokens, earlier = [], []
     for bucket, indices in enumerate(plan.buckets):
         tensors = [grads[i] for i in indices]
         outputs, token, earlier = plan_ops.plan_bucket(
-            run, tensors, earlier, bucket, op, prescale, postscale, options.name, number
+            run, tensors, earlier, bucket, op, prescale, postscale, options.name, group
         )
         tokens.append(token)
         for i, output in zip(indices, outputs, strict=True):
             results[i] = output
-    plan_ops.plan_end(run, tokens, number)
+    plan_ops.plan_end(run, tokens, group)
     return results
 
 
-def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
+def _reduce_by_name(grads, specs, plan, options: ReduceOptions, group: Group) -> list:
     """Reduces each bucket with its own allreduce: without a program order, plans cannot begin."""
-    number = options.process_set.process_set_id
     for bucket, indices in enumerate(plan.buckets):
         outputs = ops.allreduce(
             [grads[i] for i in indices],
             *options.scales(),
             f"{options.name}.{bucket}",
-            number,
+            group,
             description=plan.description,
         )
         for i, output in zip(indices, outputs, strict=True):
@@ -94,22 +97,21 @@ def _reduce_by_name(grads, specs, plan, options: ReduceOptions) -> list:
     return grads
 
 
-def _reduce_in_jit(grads, specs, options: ReduceOptions) -> list:
+def _reduce_in_jit(grads, specs, options: ReduceOptions, group: Group) -> list:
     """One allreduce per dtype: inside XLA, buckets would not overlap with anything."""
-    number = options.process_set.process_set_id
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
         if spec.kind == "dense":
             by_dtype.setdefault(spec.dtype, []).append(i)
     for dtype, indices in by_dtype.items():
-        group = [grads[i] for i in indices]
-        outputs = ops.allreduce(group, *options.scales(), f"{options.name}.{dtype}", number)
+        tensors = [grads[i] for i in indices]
+        outputs = ops.allreduce(tensors, *options.scales(), f"{options.name}.{dtype}", group)
         for i, output in zip(indices, outputs, strict=True):
             grads[i] = output
     return grads
 
 
-def _densified(slices, source, options: ReduceOptions):
+def _densified(slices, source, options: ReduceOptions, group: Group):
     """Converts slices to a dense tensor if they are to be reduced as one.
 
     XLA needs static shapes: inside jit, rows are gathered only if their number is static and if
@@ -119,8 +121,7 @@ def _densified(slices, source, options: ReduceOptions):
         return slices
     shape = tf.TensorShape(getattr(source, "shape", None))
     rows = shape[0] if shape.rank else None
-    ranks = options.process_set.size()
-    if not options.sparse_as_dense and gathers_in_jit(slices, ranks, rows):
+    if not options.sparse_as_dense and gathers_in_jit(slices, group.size, rows):
         return slices
     return tf.convert_to_tensor(slices)
 
@@ -140,18 +141,19 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
       tf.errors.FailedPreconditionError: the ranks' gradients differ in number, kind, shape, dtype
         or options; the message names the gradient.
     """
-    if options.process_set.size() == 1:
+    group = check_process_set(options.process_set)
+    if group.size == 1:
         return list(grads)
 
     options = options.named(order.site_name(options.name))
     grads = [
-        _densified(grad, source, options) if isinstance(grad, tf.IndexedSlices) else grad
+        _densified(grad, source, options, group) if isinstance(grad, tf.IndexedSlices) else grad
         for grad, source in zip(grads, sources, strict=True)
     ]
 
     if bypasses_plan(options.op, options.compression):
         return [
-            _reduce_alone(grad, source_name(source, i), _reference(source), options)
+            _reduce_alone(grad, source_name(source, i), _reference(source), options, group)
             for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
         ]
 
@@ -166,19 +168,17 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
 
     names = [source_name(source, i) for i, source in enumerate(sources)]
     specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
-    reduced = reduce_dense(packed, specs, options, _group_indices(options, sources))
+    reduced = reduce_dense(packed, specs, options, _group_indices(options, sources), group)
 
     for i, grad in enumerate(reduced):
         if isinstance(grad, tf.IndexedSlices):
-            reduced[i] = allreduce_slices(
-                grad, options.op, f"{options.name}.{i}", options.process_set
-            )
+            reduced[i] = allreduce_slices(grad, options.op, f"{options.name}.{i}", group)
         elif grad is not None:
             reduced[i] = options.compression.decompress(grad, contexts[i])
     return reduced
 
 
-def _reduce_alone(grad, name: str, key, options: ReduceOptions):
+def _reduce_alone(grad, name: str, key, options: ReduceOptions, group: Group):
     """Reduces one gradient with Adasum or a compressor's reduce(): no plan, so no overlap.
 
     Gradients that differ between ranks are detected by the names of the collectives.
@@ -187,9 +187,9 @@ def _reduce_alone(grad, name: str, key, options: ReduceOptions):
         return None
     name = f"{options.name} {normal_name(name)}"
     if isinstance(grad, tf.IndexedSlices):
-        return allreduce_slices(grad, options.op, name, options.process_set)
+        return allreduce_slices(grad, options.op, name, group)
     check_dtype(grad, REDUCIBLE, "reducing a gradient")
-    return gather_and_combine(grad, options.op, options.compression, name, key, options.process_set)
+    return gather_and_combine(grad, options.op, options.compression, name, key, group)
 
 
 def _reference(source):

@@ -33,14 +33,19 @@ def _tf_library() -> ctypes.CDLL:
     return library
 
 
+# How ops complete (async_done.cc): not known yet; TensorFlow's callback is kept, or copied; they
+# block.
+HANDOVERS = ("undecided", "kept", "copied", "blocking")
+
+
 def handover() -> int:
-    """How ops complete: callback 0 undecided, 1 kept, 2 copied; 3 ops block (async_done.cc)."""
+    """How ops complete: an index of HANDOVERS."""
     return _tf_library().smddp_handover()
 
 
 def ops_block() -> bool:
     """Whether ops are blocking: each occupies a TensorFlow thread until it is done."""
-    return handover() == 3
+    return HANDOVERS[handover()] == "blocking"
 
 
 def _self_test() -> str:

@@ -19,14 +19,12 @@ import re
 import threading
 
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.enums import Matching
 
 tf = tensorflow()
 
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
-
-# How an operation is matched with its peers'; the values match ops/collective/request.h.
-IN_ORDER, PERHAPS_THREADS, BY_NAME = range(3)
 
 _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
@@ -92,11 +90,11 @@ def keep() -> None:
         tf.compat.v1.get_default_graph().capture(_constant())
 
 
-def matching() -> int:
+def matching() -> Matching:
     """How operations emitted here are matched with those of other ranks."""
     if in_session():
-        return BY_NAME
-    return PERHAPS_THREADS if _in_own_thread() else IN_ORDER
+        return Matching.BY_NAME
+    return Matching.PERHAPS_THREADS if _in_own_thread() else Matching.IN_ORDER
 
 
 def _in_own_thread() -> bool:

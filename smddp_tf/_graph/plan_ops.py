@@ -1,20 +1,23 @@
 """Emits the three ops of a gradient plan; ops/engine/plan_runs.h defines their semantics."""
 
-from smddp_tf._graph import library, ops
+from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.emit import emit
+from smddp_tf._graph.ops.gradients import of_allreduce, reduction
+from smddp_tf._job.process_sets import Group
 
 tf = tensorflow()
 
 
-def plan_begin(plan, name: str, process_set: int = 0):
+def plan_begin(plan, name: str, group: Group):
     """Opens a run of a plan; returns the run number, which every bucket takes as an input."""
-    return ops.emit(
+    return emit(
         "plan_begin",
         plan_name=name,
         fingerprint=plan.fingerprint,
         description=plan.description,
         num_buckets=len(plan.buckets),
-        process_set=process_set,
+        process_set=group.id,
     )
 
 
@@ -27,7 +30,7 @@ def plan_bucket(
     prescale: float,
     postscale: float,
     name: str,
-    process_set: int = 0,
+    group: Group,
 ):
     """Reduces one bucket as soon as its tensors and those of all earlier buckets exist.
 
@@ -47,7 +50,7 @@ def plan_bucket(
             prescale=prescale,
             postscale=postscale,
             tensor_name=f"{name}.{bucket}",
-            process_set=process_set,
+            process_set=group.id,
         )
         # Run blocking buckets one at a time: together they could occupy all TensorFlow threads.
         if library.ops_block():
@@ -58,20 +61,12 @@ def plan_bucket(
 
 @tf.RegisterGradient("SmddpPlanBucket")
 def _(node, *upstream):
-    grads = ops.allreduce_gradient(
-        list(upstream[:-1]),
-        node.get_attr("reduce_op"),
-        node.get_attr("prescale"),
-        node.get_attr("postscale"),
-        node.get_attr("tensor_name").decode(),
-        node.get_attr("process_set"),
-    )
-    return [None, *grads]
+    return [None, *of_allreduce(list(upstream[:-1]), **reduction(node))]
 
 
-def plan_end(run, tokens: list, process_set: int = 0) -> None:
+def plan_end(run, tokens: list, group: Group) -> None:
     """Closes the run. Takes the tokens as inputs, so that TensorFlow does not prune buckets."""
-    ops.emit("plan_end", run=run, tokens=tokens, process_set=process_set)
+    emit("plan_end", run=run, tokens=tokens, process_set=group.id)
 
 
 for _op in ("SmddpPlanBegin", "SmddpPlanEnd"):

@@ -16,6 +16,9 @@ from urllib.parse import quote
 
 from smddp_tf._graph import library, order
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.enums import Kind
+from smddp_tf._job.process_sets import Group
+from smddp_tf._job.reduce_op import Sum
 from smddp_tf.errors import LibraryError
 
 tf = tensorflow()
@@ -23,8 +26,6 @@ tf = tensorflow()
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
 from tensorflow.python.ops import control_flow_util  # noqa: E402
 
-# The kinds of ops/capi/smddp.h.
-_KINDS = {"allreduce": 0, "broadcast": 1, "allgather": 2, "alltoall": 4, "reducescatter": 5}
 # StableHLO's names of the dtypes.
 _ELEMENTS = {
     tf.float16: "f16",
@@ -149,12 +150,12 @@ def call(
     kind: str,
     tensors: list,
     *,
-    op=1,
+    group: Group,
+    op=Sum,
     root=0,
     prescale=1.0,
     postscale=1.0,
     name="",
-    process_set=0,
     result_shapes=None,
 ) -> list:
     """Emits one custom call for tensors of one dtype; result_shapes default to the inputs'."""
@@ -169,13 +170,13 @@ def call(
         ) from error
 
     fields = {
-        "kind": _KINDS[kind],
+        "kind": int(Kind[kind.upper()]),
         "dtype": int(tensors[0].dtype.as_datatype_enum),
         "op": int(op),
         "root": int(root),
         "prescale": float(prescale),
         "postscale": float(postscale),
-        "process_set": int(process_set),
+        "process_set": group.id,
         "matching": int(order.matching()),
         "name": name,
     }

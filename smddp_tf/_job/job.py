@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._job import agreement, basics, native
+from smddp_tf._job.enums import Code
 from smddp_tf._job.process_sets import (
-    USAGE,
     ProcessSet,
     add_process_set,
     added_sets,
@@ -76,8 +76,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         *terms, problem = agreement.terms()
         told = [text.encode() for text in (*terms, problem or native.misplaced())]
         code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
-        if code != 0:
-            raise (ValueError if code == USAGE else InitError)(native.last_error())
+        if code != Code.OK:
+            raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
 
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)

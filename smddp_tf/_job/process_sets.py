@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._job import basics, native
+from smddp_tf._job.enums import Code
 from smddp_tf.errors import JobError, NotInitializedError
-
-# Status codes of capi/smddp.h.
-USAGE, _MISMATCH, _NOT_INITIALIZED = 1, 2, 6
-
 
 added_sets: dict = {}  # process_set_id -> ProcessSet, without the global one
 
@@ -124,11 +123,11 @@ def wanted_sets(process_sets) -> list:
 
 def raise_for(code: int) -> None:
     """Raises the exception for a C API status code; does nothing for success."""
-    if code in (USAGE, _MISMATCH):
+    if code in (Code.USAGE, Code.MISMATCH):
         raise ValueError(native.last_error())
-    if code == _NOT_INITIALIZED:
+    if code == Code.NOT_INITIALIZED:
         raise NotInitializedError
-    if code != 0:
+    if code != Code.OK:
         raise JobError(native.last_error())
 
 
@@ -189,14 +188,34 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def check_process_set(process_set) -> int:
-    """Checks that this rank may use a process set, and returns its id.
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """The ranks of a collective, as one of them sees them: a process set that is in the job.
+
+    Ops and gradients pass it on; only the C API, and the attributes of TensorFlow's ops, take the
+    id.
+    """
+
+    id: int
+    rank: int  # this process's, in the group
+    ranks: Sequence[int]  # their numbers in the job, ascending
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.ranks)
+
+
+def check_process_set(process_set) -> Group:
+    """Checks that this rank may use a process set, and returns its group.
 
     Raises:
       ValueError: it is not a ProcessSet, is not in the job, or does not include this rank.
       NotInitializedError: init() was not called.
     """
-    basics.size()
+    ranks = basics.size()
+    if process_set is global_process_set:
+        return Group(0, basics.rank(), range(ranks))
     if not isinstance(process_set, ProcessSet):
         raise ValueError(  # noqa: TRY004
             f"process_set={process_set!r} is not a ProcessSet, as add_process_set([0, 1]) returns "
@@ -212,7 +231,7 @@ def check_process_set(process_set) -> int:
             f"rank {basics.rank()} is not in {process_set!r}; only its ranks may use it. Ask "
             "process_set.included() first"
         )
-    return process_set.process_set_id
+    return Group(process_set.process_set_id, process_set.rank(), tuple(process_set.ranks))
 
 
 def set_of(process_set_id: int) -> ProcessSet:
@@ -227,19 +246,11 @@ def set_of(process_set_id: int) -> ProcessSet:
     return process_set
 
 
-def rank_in(process_set_id: int) -> int:
-    """This process's rank in the process set with this id.
+def group_of(process_set_id: int) -> Group:
+    """The group of the process set with this id, which an op in a graph has as an attribute.
 
     Raises:
-      ValueError: the set was removed.
+      ValueError: the set was removed, or does not include this rank.
+      NotInitializedError: init() was not called.
     """
-    return set_of(process_set_id).rank()
-
-
-def size_of(process_set_id: int) -> int:
-    """The number of ranks in the process set with this id.
-
-    Raises:
-      ValueError: the set was removed.
-    """
-    return set_of(process_set_id).size()
+    return check_process_set(set_of(process_set_id))

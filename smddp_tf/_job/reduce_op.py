@@ -6,7 +6,7 @@ import enum
 class ReduceOp(enum.IntEnum):
     """How a reduction combines the ranks' values.
 
-    smddp_tf.Average is ReduceOp.Average, and so on. The values match ops/capi/smddp.h.
+    smddp_tf.Average is ReduceOp.Average, and so on. The values are smddp_op's in ops/capi/smddp.h.
     """
 
     Average = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from smddp_tf._job import basics, native
+from smddp_tf._job.enums import Code
 
 
 def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> None:
@@ -22,7 +23,7 @@ def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> N
     """
     del mark_cycles
     basics.size()
-    if native.core().smddp_timeline_start(os.fsencode(file_path)) != 0:
+    if native.core().smddp_timeline_start(os.fsencode(file_path)) != Code.OK:
         raise ValueError(native.last_error())
 
 

@@ -329,7 +329,7 @@ TEST(ATensorOfADeviceIsNotWrittenAfterItsOperationHasFailed) {
       one.Add(Inputs(rank, 0, 100000), {100000});
       std::thread breaker([&] {
         ::usleep(150000);
-        everybody->Fail({Code::kRemote, "rank 9 died"});
+        FailSet(everybody.get(), {Code::kRemote, "rank 9 died"});
       });
       Status status = everybody->Run(one.request);
       Values then = one.Output(0);

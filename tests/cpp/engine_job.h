@@ -151,6 +151,12 @@ inline std::shared_ptr<RankSet> Everybody(const Communicator& communicator) {
   return communicator.Find(0, &why);
 }
 
+inline void FailSet(RankSet* set, const Status& failure) {
+  Endings endings;
+  set->Fail(failure, &endings);
+  for (const auto& end : endings) end();
+}
+
 inline Request Sum(float* value, const std::string& name, size_t count = 1) {
   Request request;
   request.op = ReduceOp::kSum;

@@ -55,7 +55,7 @@ struct PlanBench {
                   &timeline,
                   0,
                   true,
-                  [](const Status&) {}};
+                  [](const Status&, bool) {}};
   PlanRuns runs{&channel};
   int64_t Begin(int buckets) {
     int64_t run = 0;
@@ -64,6 +64,12 @@ struct PlanBench {
     return run;
   }
 };
+
+void Abandon(PlanBench* bench, const Status& failure) {
+  Endings endings;
+  bench->runs.Abandon(failure, &endings);
+  for (const auto& end : endings) end();
+}
 
 const Status kBroken = {Code::kRemote, "rank 1 died"};
 
@@ -136,9 +142,9 @@ TEST(AFailureInASetBreaksTheJobEverywhere) {
       FlightRecorder recorder;
       Timeline timeline;
       RankSet set(1, std::move(own.connections[rank / 2]), &selector, &recorder, &timeline, 0,
-                  [&](const Status& why) {
-                    communicator->Break(why);
-                    set.Fail(why);
+                  [&](const Status& why, bool first) {
+                    communicator->Break(why, first);
+                    FailSet(&set, why);
                   });
       if (rank == 0) {
         while (status.ok() && NowSeconds() - begin < 10) status = set.Run(Sum(&value, "half"));
@@ -146,7 +152,7 @@ TEST(AFailureInASetBreaksTheJobEverywhere) {
         // In the job's own test the communicator breaks the set as well.
         std::thread other([&] {
           while (!communicator->failed() && NowSeconds() - begin < 10) ::usleep(1000);
-          set.Fail(kBroken);
+          FailSet(&set, kBroken);
         });
         while (status.ok() && NowSeconds() - begin < 10) status = set.Run(Sum(&value, "half"));
         other.join();
@@ -168,11 +174,11 @@ TEST(HeldBucketsEndWithTheFailure) {
   int64_t run = bench.Begin(3);
   Outcome held, late, next;
   bench.runs.Arrive(run, 2, held.Bucket());  // bucket 0 has not come
-  bench.runs.Abandon(kBroken);
+  Abandon(&bench, kBroken);
   EXPECT_EQ(held.times, 1);
   EXPECT_EQ(held.status.message(), kBroken.message());
   // A bucket that was on its way, and a later step; the first failure is what they are told.
-  bench.runs.Abandon({Code::kNotInitialized, "shut down"});
+  Abandon(&bench, {Code::kNotInitialized, "shut down"});
   bench.runs.Arrive(run, 1, late.Bucket());
   EXPECT_EQ(late.times, 1);
   EXPECT_EQ(late.status.message(), kBroken.message());

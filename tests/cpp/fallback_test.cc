@@ -73,8 +73,8 @@ void CheckMove(InprocJob* job, Kind kind, int size, int self, size_t count, char
   }
 }
 
-// The numbers that come before an allgather, of `size` ranks of which `joined` has joined.
-void CheckNumbers(InprocJob* job, int size, int self, int joined) {
+// The sizes that come before an allgather, of `size` ranks of which `joined` has joined.
+void CheckPartSizes(InprocJob* job, int size, int self, int joined) {
   size_t n = static_cast<size_t>(size);
   ChannelResources& resources = job->resources(self);
   std::vector<int64_t> in(n, self + 1), out(n * n, -1);
@@ -87,9 +87,8 @@ void CheckNumbers(InprocJob* job, int size, int self, int joined) {
     SlotHeader begun = resources.shm->header(peer, resources.index, resources.next_chunk);
     request = JoinedRequest(begun, *resources.topology, &memory);
   } else {
-    request.kind = Kind::kAllgather;
+    request.kind = Kind::kPartSizes;
     request.dtype = DType::kInt64;
-    request.root = -1;  // numbers
     request.part_bytes.assign(n, n * sizeof(int64_t));
     request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(n)}}};
   }
@@ -176,12 +175,12 @@ TEST(AJoinedRankStandsForZerosWhereItsMemoryWouldBeRead) {
   for (int size : {2, 3, 66}) {
     InprocJob job(size, 1, kChunk, true);
     RunRanks(size, [&](int self) {
-      CheckNumbers(&job, size, self, size / 2);
+      CheckPartSizes(&job, size, self, size / 2);
       if (self == 0) RefuseReads(EPERM);
       // Now in two steps, if there is a rank to be read; the one that has joined serves both.
       int steps = self == size / 2 && size > 2 ? 2 : 1;
-      for (int step = 0; step < steps; ++step) CheckNumbers(&job, size, self, size / 2);
-      CheckNumbers(&job, size, self, -1);
+      for (int step = 0; step < steps; ++step) CheckPartSizes(&job, size, self, size / 2);
+      CheckPartSizes(&job, size, self, -1);
     });
   }
 }

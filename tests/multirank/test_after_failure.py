@@ -110,8 +110,10 @@ def test_every_rank_hears_the_cause(run_both):
 
 HELD = """
 from smddp_tf._graph import plan_ops
+from smddp_tf._job import process_sets
 from smddp_tf._plan import buckets
 specs = [buckets.GradientSpec(f"g{i}", "float32", (4,), 16) for i in range(2)]
+group = process_sets.check_process_set(hvd.global_process_set)
 plan = buckets.make_plan(specs, bucket_bytes=16, first_bucket_bytes=16)
 assert len(plan.buckets) == 2
 def slow():
@@ -121,12 +123,12 @@ def slow():
     return np.ones(4, np.float32)
 @tf.function
 def step():
-    run = plan_ops.plan_begin(plan, "tape")
+    run = plan_ops.plan_begin(plan, "tape", group)
     first = tf.ensure_shape(tf.numpy_function(slow, [], tf.float32), [4])
     # Without `earlier`, the later bucket is there long before the first one.
-    late, token1, _ = plan_ops.plan_bucket(run, [tf.ones([4])], [], 1, 1, 1.0, 1.0, "tape")
-    early, token0, _ = plan_ops.plan_bucket(run, [first], [], 0, 1, 1.0, 1.0, "tape")
-    plan_ops.plan_end(run, [token0, token1])
+    late, token1, _ = plan_ops.plan_bucket(run, [tf.ones([4])], [], 1, 1, 1.0, 1.0, "tape", group)
+    early, token0, _ = plan_ops.plan_bucket(run, [first], [], 0, 1, 1.0, 1.0, "tape", group)
+    plan_ops.plan_end(run, [token0, token1], group)
     return early[0] + late[0]
 wait, fails = 0, False
 value = tf.reduce_sum(step())

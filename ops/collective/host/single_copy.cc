@@ -168,6 +168,7 @@ Progress SingleCopyMove::Advance() {
       through_slots_ = std::make_unique<ShmBroadcast>(resources_, request_);
       break;
     case Kind::kAllgather:
+    case Kind::kPartSizes:
       through_slots_ = std::make_unique<ShmAllgather>(resources_, request_);
       break;
     default:

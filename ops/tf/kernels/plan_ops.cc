@@ -34,7 +34,7 @@ void ComputeBegin(void* kernel, TF_OpKernelContext* context) {
   int code = smddp_plan_begin(static_cast<smddp_plan*>(kernel), &run);
   if (code != SMDDP_OK) return FailOp(context, code, smddp_last_error());
   ScopedStatus status;
-  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt64, nullptr, 0, sizeof run, status);
+  TF_Tensor* out = TF_AllocateOutput(context, 0, SMDDP_INT64, nullptr, 0, sizeof run, status);
   if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
   *static_cast<int64_t*>(TF_TensorData(out)) = run;
   TF_DeleteTensor(out);
@@ -61,7 +61,8 @@ void DestroyBucket(void* kernel) { delete static_cast<Bucket*>(kernel); }
 
 bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
   ScopedStatus status;
-  TF_Tensor* out = TF_AllocateOutput(context, output, kTfInt64, nullptr, 0, sizeof value, status);
+  TF_Tensor* out =
+      TF_AllocateOutput(context, output, SMDDP_INT64, nullptr, 0, sizeof value, status);
   if (!status.ok()) {
     TF_OpKernelContext_Failure(context, status);
     return false;

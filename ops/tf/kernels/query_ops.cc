@@ -63,7 +63,7 @@ void Compute(void* kernel, TF_OpKernelContext* context) {
     return FailOp(context, SMDDP_USAGE, text.c_str());
   }
   ScopedStatus status;
-  TF_Tensor* out = TF_AllocateOutput(context, 0, kTfInt32, nullptr, 0, sizeof(int32_t), status);
+  TF_Tensor* out = TF_AllocateOutput(context, 0, SMDDP_INT32, nullptr, 0, sizeof(int32_t), status);
   if (!status.ok()) return TF_OpKernelContext_Failure(context, status);
   *static_cast<int32_t*>(TF_TensorData(out)) = answer;
   TF_DeleteTensor(out);

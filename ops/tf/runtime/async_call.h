@@ -8,7 +8,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "tf/runtime/async_done.h"
 #include "tf/runtime/op_kernel.h"
@@ -34,12 +33,12 @@ class AsyncCall {
   // Completes the call, on success or after a failure that was already reported to TensorFlow.
   void Finish();
   // Runs the collective, and then `next` if it succeeded.
-  void Post(const smddp_request& request, std::function<void()> next);
-  // Gathers `own` from the `size` ranks of the set, then calls next(all): row r is rank r's, or
-  // zeros if it has joined. `what` is for error messages.
-  using Rows = std::vector<std::vector<int64_t>>;
-  void GatherNumbers(const char* what, const std::vector<int64_t>& own, size_t size,
-                     std::function<void(const Rows&)> next);
+  void Post(smddp_request request, std::function<void()> next);
+  // Gives the request of a loop's iteration a name of its own, which `name` holds: iterations may
+  // overlap, so their order of arrival does not identify them. In nested loops those of the outer
+  // one overlap too; the number of the inner one's frame, a hash of the names and iterations of the
+  // loops around it, tells them apart and is the same on all ranks.
+  void NumberIteration(smddp_request* request, std::string* name) const;
 
   const Attributes& attributes() const { return *static_cast<const Attributes*>(kernel_); }
   const void* kernel_ = nullptr;
@@ -68,9 +67,5 @@ void RegisterAsync(const OpSpec& spec) {
   RegisterKernel(spec.name, TF_NewAsyncKernelBuilder(spec.name.c_str(), "CPU", kCreate,
                                                      ComputeCall<Call>, kDestroy));
 }
-
-// The job ranks of the attributes' process set. If it does not exist, a single rank: nothing is
-// exchanged then, and smddp_post returns the error.
-std::vector<int32_t> RanksOf(const Attributes& attributes);
 
 }  // namespace smddp_tf

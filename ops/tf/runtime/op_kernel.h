@@ -27,13 +27,13 @@ class ScopedStatus {
 
 // The attributes that collectives have in common; absent ones keep their defaults.
 struct Attributes {
-  int dtype = kTfInt64;
-  int64_t reduce_op = 1;
+  int dtype = SMDDP_INT64;
+  int64_t reduce_op = SMDDP_SUM;
   int64_t root = 0;
   float prescale = 1;
   float postscale = 1;
   int64_t process_set = 0;
-  int64_t matching = 0;
+  int64_t matching = SMDDP_IN_ORDER;
   int64_t num_tensors = 1;
   std::string name;
   std::string description;

@@ -9,8 +9,13 @@ extern "C" SMDDP_EXPORT void TF_InitKernel() {}
 namespace {
 
 [[maybe_unused]] const bool registered = [] {
-  smddp_tf::RegisterCollectiveOps();
-  smddp_tf::RegisterExchangeOps();
+  smddp_tf::RegisterAllreduce();
+  smddp_tf::RegisterBroadcast();
+  smddp_tf::RegisterAllgather();
+  smddp_tf::RegisterAlltoall();
+  smddp_tf::RegisterReducescatter();
+  smddp_tf::RegisterBarrier();
+  smddp_tf::RegisterJoin();
   smddp_tf::RegisterPlanOps();
   smddp_tf::RegisterQueryOps();
   smddp_tf::RegisterSelfTest();

@@ -7,8 +7,13 @@
 
 namespace smddp_tf {
 
-void RegisterCollectiveOps();
-void RegisterExchangeOps();
+void RegisterAllreduce();
+void RegisterBroadcast();
+void RegisterAllgather();
+void RegisterAlltoall();
+void RegisterReducescatter();
+void RegisterBarrier();
+void RegisterJoin();
 void RegisterPlanOps();
 void RegisterQueryOps();
 void RegisterSelfTest();

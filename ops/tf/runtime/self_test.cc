@@ -26,7 +26,7 @@ class SelfTestCall : public AsyncCall {
     ScopedStatus status;
     Input in(context_, 0);
     if (in.Failed(context_)) return;
-    TF_Tensor* out = TF_AllocateOutput(context_, 0, kTfInt64, nullptr, 0, 8, status);
+    TF_Tensor* out = TF_AllocateOutput(context_, 0, SMDDP_INT64, nullptr, 0, 8, status);
     if (!status.ok()) return TF_OpKernelContext_Failure(context_, status);
     *static_cast<int64_t*>(TF_TensorData(out)) =
         *static_cast<int64_t*>(TF_TensorData(in.get())) + 1;

@@ -29,7 +29,6 @@ enum {
   kTfFailedPrecondition = 9,
   kTfInternal = 13,
 };
-enum { kTfInt32 = 3, kTfInt64 = 9 };
 
 TF_Status* TF_NewStatus(void);
 void TF_DeleteStatus(TF_Status* status);

@@ -6,32 +6,11 @@
 
 #include <dlfcn.h>
 
-#include "tf/runtime/register.h"
-
 namespace smddp_tf {
-namespace {
-
-std::vector<int64_t> EvenParts(const smddp_request& request) {
-  int size = smddp_process_set_ranks(request.process_set, nullptr, 0);
-  size_t ranks = static_cast<size_t>(size < 1 ? 1 : size);
-  int64_t bytes = static_cast<int64_t>(SizeOf(request.dtype));
-  const smddp_tensor& tensor = request.tensors[0];
-  for (int i = 0; i < tensor.ndim; ++i) bytes *= tensor.dims[i];
-  return request.kind == SMDDP_ALLGATHER
-             ? std::vector<int64_t>(ranks, bytes)
-             : std::vector<int64_t>(ranks * ranks, bytes / static_cast<int64_t>(ranks));
-}
-
-}  // namespace
 
 int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors) {
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
-  std::vector<int64_t> parts;
-  if (request.kind == SMDDP_ALLGATHER || request.kind == SMDDP_ALLTOALL) {
-    parts = EvenParts(request);
-    request.part_bytes = parts.data();
-  }
   return smddp_run(&request);
 }
 

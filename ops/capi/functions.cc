@@ -1,3 +1,4 @@
+// The functions of smddp.h.
 #include "capi/smddp.h"
 
 #include <pthread.h>
@@ -13,8 +14,11 @@
 #include <utility>  // for move
 #include <vector>
 
+#include "capi/to_request.h"
+#include "collective/host/exchange.h"
 #include "core/log.h"
 #include "engine/communicator.h"
+#include "engine/part_sizes.h"
 #include "kernels/cpu/reduce.h"
 
 using namespace smddp;  // this file has the C functions only
@@ -43,64 +47,6 @@ Status NotInitialized() {
           "smddp_tf has not been initialized; call smddp_tf.init() before any collective"};
 }
 
-Status Refuse(const std::string& text) { return {Code::kUsage, text}; }
-
-Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
-  if (in.op < 0 || in.op > 5 || in.op == static_cast<int>(ReduceOp::kAdasum)) {
-    return Refuse("reduce op " + std::to_string(in.op) +
-                  " is not supported; use Average, Sum, Min, Max or Product");
-  }
-  if (dtype.accum_size == 0) {
-    return Refuse(std::string("reducing ") + dtype.name +
-                  " is not supported; it takes float16, bfloat16, float32, float64, uint8, int8, "
-                  "int32 and int64");
-  }
-  return {};
-}
-
-// Validates and copies the arguments; if this fails, nothing has been sent.
-Status ToRequest(const smddp_request& in, const Topology& topo, Request* out) {
-  const DTypeInfo* dtype = FindDType(in.dtype);
-  if (in.kind < 0 || in.kind > 5) return Refuse("unknown collective " + std::to_string(in.kind));
-  if (dtype == nullptr) {
-    return Refuse("TensorFlow dtype number " + std::to_string(in.dtype) + " is not supported");
-  }
-  out->kind = static_cast<Kind>(in.kind);
-  if (out->reduces()) {
-    Status checked = CheckReduction(in, *dtype);
-    if (!checked.ok()) return checked;
-  }
-  if (out->kind == Kind::kBroadcast && topo.RankOf(in.root) < 0) {
-    return Refuse("root_rank " + std::to_string(in.root) + " is not among the " +
-                  std::to_string(topo.size) + " ranks that take part");
-  }
-
-  out->dtype = dtype->dtype;
-  out->op = static_cast<ReduceOp>(in.op);
-  out->root = in.root;
-  out->process_set = in.process_set;
-  out->prescale = in.prescale;
-  out->postscale = in.postscale;
-  out->name = in.name != nullptr ? in.name : "";
-  out->matching = static_cast<Matching>(in.matching);
-  if (in.description != nullptr && *in.description != '\0') {
-    out->plan_text = std::make_shared<const std::string>(in.description);
-  }
-
-  out->tensors.reserve(in.num_tensors);
-  for (int i = 0; i < in.num_tensors; ++i) {
-    const smddp_tensor& tensor = in.tensors[i];
-    out->tensors.push_back(
-        {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
-  }
-
-  if (out->gathers()) {
-    int parts = out->kind == Kind::kAllgather ? topo.size : topo.size * topo.size;
-    out->part_bytes.assign(in.part_bytes, in.part_bytes + parts);
-  }
-  return {};
-}
-
 // Returns null and sets *why if the set cannot be used.
 std::shared_ptr<RankSet> FindSet(int number, Status* why) {
   Communicator* comm = communicator;
@@ -114,7 +60,7 @@ Status RunRequest(const smddp_request& in) {
   std::shared_ptr<RankSet> set = FindSet(in.process_set, &status);
   if (set == nullptr) return status;
   Request request;
-  status = ToRequest(in, set->topology(), &request);
+  status = ToRequest(in, set->topology(), Parts::kKnown, &request);
   return status.ok() ? set->Run(std::move(request)) : status;
 }
 
@@ -127,10 +73,10 @@ std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
 
 // Turns the request into an operation. Returns null if *problem was already set or the request is
 // invalid; `done` has then been called.
-std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set,
+std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set, Parts parts,
                                    smddp_done done, void* argument, Status* problem) {
   auto operation = std::make_unique<Operation>();
-  if (set != nullptr) *problem = ToRequest(request, set->topology(), &operation->request);
+  if (set != nullptr) *problem = ToRequest(request, set->topology(), parts, &operation->request);
   operation->done = Tell(done, argument);
   if (problem->ok()) return operation;
   operation->done(*problem);
@@ -141,8 +87,8 @@ std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* 
 smddp_request Simple(int kind, const char* name) {
   smddp_request request = {};
   request.kind = kind;
-  request.dtype = static_cast<int>(DType::kUint8);
-  request.op = static_cast<int>(ReduceOp::kSum);
+  request.dtype = SMDDP_UINT8;
+  request.op = SMDDP_SUM;
   request.prescale = request.postscale = 1;
   request.name = name;
   return request;
@@ -299,8 +245,33 @@ int smddp_run(const smddp_request* request) { return Return(RunRequest(*request)
 void smddp_post(const smddp_request* request, smddp_done done, void* argument) {
   Status status;
   std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  std::unique_ptr<Operation> operation = Prepare(*request, set.get(), done, argument, &status);
+  std::unique_ptr<Operation> operation =
+      Prepare(*request, set.get(), Parts::kKnown, done, argument, &status);
   if (operation != nullptr) set->Post(std::move(operation));
+}
+
+void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int num_splits,
+                       smddp_allocate allocate, smddp_done done, void* argument) {
+  Status status;
+  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
+  std::unique_ptr<Operation> operation =
+      Prepare(*request, set.get(), Parts::kGathered, done, argument, &status);
+  if (operation == nullptr) return;
+  AllocateOutput output = [allocate, argument](const std::vector<int64_t>& rows, void** out) {
+    int code = allocate(argument, rows.data(), static_cast<int>(rows.size()), out);
+    return code == SMDDP_OK ? Status()
+                            : Status(static_cast<Code>(code), "the output cannot be allocated");
+  };
+  PostRagged(std::move(set), std::move(operation),
+             std::vector<int32_t>(splits, splits + num_splits), std::move(output));
+}
+
+int64_t smddp_own_rows(int process_set, int64_t rows) {
+  Status ignored;
+  std::shared_ptr<RankSet> set = FindSet(process_set, &ignored);
+  if (set == nullptr) return -1;
+  const Topology& topo = set->topology();
+  return static_cast<int64_t>(RowsOf(rows, topo.size, topo.rank).size());
 }
 
 int smddp_allreduce(const void* in, void* out, int64_t count, int dtype, int op, double prescale,
@@ -353,7 +324,8 @@ void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request, sm
                        void* argument) {
   Status status;
   std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  std::unique_ptr<Operation> operation = Prepare(*request, set.get(), done, argument, &status);
+  std::unique_ptr<Operation> operation =
+      Prepare(*request, set.get(), Parts::kKnown, done, argument, &status);
   if (operation != nullptr) set->SubmitBucket(run, bucket, std::move(operation));
 }
 

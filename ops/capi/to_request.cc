@@ -1,0 +1,153 @@
+#include "capi/to_request.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace smddp {
+namespace {
+
+// ---- the enums of the C API, and the engine's ---------------------------------------------------
+
+template <typename Enum>
+constexpr bool Equal(Enum engine, int api) {
+  return static_cast<int>(engine) == api;
+}
+
+static_assert(Equal(Code::kOk, SMDDP_OK) && Equal(Code::kUsage, SMDDP_USAGE) &&
+              Equal(Code::kMismatch, SMDDP_MISMATCH) && Equal(Code::kTimeout, SMDDP_TIMEOUT) &&
+              Equal(Code::kRemote, SMDDP_REMOTE) && Equal(Code::kSystem, SMDDP_SYSTEM) &&
+              Equal(Code::kNotInitialized, SMDDP_NOT_INITIALIZED));
+static_assert(Equal(Kind::kAllreduce, SMDDP_ALLREDUCE) &&
+              Equal(Kind::kBroadcast, SMDDP_BROADCAST) &&
+              Equal(Kind::kAllgather, SMDDP_ALLGATHER) && Equal(Kind::kBarrier, SMDDP_BARRIER) &&
+              Equal(Kind::kAlltoall, SMDDP_ALLTOALL) &&
+              Equal(Kind::kReduceScatter, SMDDP_REDUCESCATTER));
+static_assert(Equal(ReduceOp::kAverage, SMDDP_AVERAGE) && Equal(ReduceOp::kSum, SMDDP_SUM) &&
+              Equal(ReduceOp::kAdasum, SMDDP_ADASUM) && Equal(ReduceOp::kMin, SMDDP_MIN) &&
+              Equal(ReduceOp::kMax, SMDDP_MAX) && Equal(ReduceOp::kProduct, SMDDP_PRODUCT));
+static_assert(Equal(Matching::kInOrder, SMDDP_IN_ORDER) &&
+              Equal(Matching::kPerhaps, SMDDP_PERHAPS_THREADS) &&
+              Equal(Matching::kByName, SMDDP_BY_NAME));
+static_assert(Equal(DType::kFloat32, SMDDP_FLOAT32) && Equal(DType::kFloat64, SMDDP_FLOAT64) &&
+              Equal(DType::kInt32, SMDDP_INT32) && Equal(DType::kUint8, SMDDP_UINT8) &&
+              Equal(DType::kInt16, SMDDP_INT16) && Equal(DType::kInt8, SMDDP_INT8) &&
+              Equal(DType::kInt64, SMDDP_INT64) && Equal(DType::kBool, SMDDP_BOOL) &&
+              Equal(DType::kBfloat16, SMDDP_BFLOAT16) && Equal(DType::kUint16, SMDDP_UINT16) &&
+              Equal(DType::kFloat16, SMDDP_FLOAT16));
+
+bool IsKind(int32_t value) {
+  switch (value) {
+    case SMDDP_ALLREDUCE:
+    case SMDDP_BROADCAST:
+    case SMDDP_ALLGATHER:
+    case SMDDP_BARRIER:
+    case SMDDP_ALLTOALL:
+    case SMDDP_REDUCESCATTER:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsEnginesOp(int32_t value) {
+  switch (value) {
+    case SMDDP_AVERAGE:
+    case SMDDP_SUM:
+    case SMDDP_MIN:
+    case SMDDP_MAX:
+    case SMDDP_PRODUCT:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool IsMatching(int32_t value) {
+  return value == SMDDP_IN_ORDER || value == SMDDP_PERHAPS_THREADS || value == SMDDP_BY_NAME;
+}
+
+// ---- requests -----------------------------------------------------------------------------------
+
+Status Refuse(const std::string& text) { return {Code::kUsage, text}; }
+
+Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
+  if (!IsEnginesOp(in.op)) {
+    return Refuse("reduce op " + std::to_string(in.op) +
+                  " is not supported; use Average, Sum, Min, Max or Product");
+  }
+  if (dtype.accum_size == 0) {
+    return Refuse(std::string("reducing ") + dtype.name +
+                  " is not supported; it takes float16, bfloat16, float32, float64, uint8, int8, "
+                  "int32 and int64");
+  }
+  return {};
+}
+
+// Sets the sizes of the parts of an allgather or alltoall; part_bytes may be null.
+Status SetParts(const int64_t* part_bytes, const Topology& topo, Request* out) {
+  if (!out->gathers()) return {};
+  size_t size = static_cast<size_t>(topo.size), bytes = out->bytes();
+  size_t parts = out->kind == Kind::kAllgather ? size : size * size;
+  if (part_bytes != nullptr) {
+    out->part_bytes.assign(part_bytes, part_bytes + parts);
+    return {};
+  }
+  if (out->kind == Kind::kAlltoall && bytes % size != 0) {
+    return Refuse("alltoall of " + std::to_string(bytes) + " bytes, which " + std::to_string(size) +
+                  " ranks do not divide, needs part_bytes");
+  }
+  out->part_bytes.assign(parts, out->kind == Kind::kAllgather ? bytes : bytes / size);
+  return {};
+}
+
+}  // namespace
+
+Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Request* out) {
+  const DTypeInfo* dtype = FindDType(in.dtype);
+  if (!IsKind(in.kind)) {
+    return Refuse("unknown collective " + std::to_string(in.kind) + "; take one of smddp_kind");
+  }
+  if (!IsMatching(in.matching)) {
+    return Refuse("unknown matching " + std::to_string(in.matching) +
+                  "; take one of smddp_matching");
+  }
+  if (dtype == nullptr) {
+    return Refuse("TensorFlow dtype number " + std::to_string(in.dtype) + " is not supported");
+  }
+  out->kind = static_cast<Kind>(in.kind);
+  if (out->reduces()) {
+    Status checked = CheckReduction(in, *dtype);
+    if (!checked.ok()) return checked;
+  }
+  if (out->kind == Kind::kBroadcast && topo.RankOf(in.root) < 0) {
+    return Refuse("root_rank " + std::to_string(in.root) + " is not among the " +
+                  std::to_string(topo.size) + " ranks that take part");
+  }
+
+  out->dtype = dtype->dtype;
+  out->op = static_cast<ReduceOp>(in.op);
+  out->root = in.root;
+  out->process_set = in.process_set;
+  out->prescale = in.prescale;
+  out->postscale = in.postscale;
+  out->name = in.name != nullptr ? in.name : "";
+  out->matching = static_cast<Matching>(in.matching);
+  if (in.description != nullptr && *in.description != '\0') {
+    out->plan_text = std::make_shared<const std::string>(in.description);
+  }
+
+  out->tensors.reserve(in.num_tensors);
+  for (int i = 0; i < in.num_tensors; ++i) {
+    const smddp_tensor& tensor = in.tensors[i];
+    out->tensors.push_back(
+        {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
+  }
+  if (parts == Parts::kKnown) return SetParts(in.part_bytes, topo, out);
+  if (out->gathers() && in.num_tensors == 1) return {};
+  return Refuse(
+      std::string("sizes are exchanged for an allgather or alltoall of one tensor, not ") + "for " +
+      KindName(out->kind) + " of " + std::to_string(in.num_tensors) + " tensors");
+}
+
+}  // namespace smddp

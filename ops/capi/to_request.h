@@ -1,0 +1,18 @@
+// Turns the C API's requests into the engine's.
+#pragma once
+
+#include "capi/smddp.h"
+#include "collective/request.h"
+#include "core/status.h"
+#include "core/topology.h"
+
+namespace smddp {
+
+// Whether the caller knows the parts of an allgather or alltoall, or the ranks gather their sizes
+// (engine/part_sizes.h).
+enum class Parts { kKnown, kGathered };
+
+// Validates and copies the arguments; if this fails, nothing has been sent.
+Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Request* out);
+
+}  // namespace smddp

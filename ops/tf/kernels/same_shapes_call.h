@@ -1,0 +1,18 @@
+// SameShapesCall: a collective of a list of tensors, with outputs of the inputs' shapes.
+#pragma once
+
+#include "tf/runtime/async_call.h"
+
+namespace smddp_tf {
+
+template <int kKind>
+class SameShapesCall : public AsyncCall {
+  void Start() override {
+    if (!pairs_.Open(context_, 0, static_cast<int>(attributes().num_tensors))) return Finish();
+    Post(MakeRequest(kKind, attributes(), pairs_.tensors()), [this] { Finish(); });
+  }
+
+  TensorPairs pairs_;
+};
+
+}  // namespace smddp_tf

@@ -1,0 +1,24 @@
+"""One typed function for each TensorFlow op, with its XLA counterpart; gradients.py has gradients.
+
+All tensors of a call have one dtype. The ops run on the CPU. `root` is always a rank of the job.
+order.py keeps the ops in program order.
+"""
+
+from smddp_tf._graph.ops import gradients  # noqa: F401 - registers them
+from smddp_tf._graph.ops.allgather import allgather
+from smddp_tf._graph.ops.allreduce import allreduce
+from smddp_tf._graph.ops.alltoall import alltoall
+from smddp_tf._graph.ops.barrier import barrier
+from smddp_tf._graph.ops.broadcast import broadcast
+from smddp_tf._graph.ops.join import join
+from smddp_tf._graph.ops.reducescatter import reducescatter
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "join",
+    "reducescatter",
+]

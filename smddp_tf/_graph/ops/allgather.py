@@ -1,0 +1,32 @@
+"""Allgather of a tensor whose first dimension may differ between ranks."""
+
+from smddp_tf._graph import xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
+from smddp_tf._job.process_sets import Group
+
+tf = tensorflow()
+
+
+def allgather(tensor, name: str, group: Group):
+    """Concatenates the ranks' tensors along the first dimension, which may differ between ranks."""
+    if xla.inside_jit():
+        return _allgather_in_jit(tensor, name, group)
+    output = emit_matched("allgather", group, tensor=tensor, tensor_name=name)
+    if tensor.shape.rank:
+        output.set_shape([None, *tensor.shape.as_list()[1:]])
+    return output
+
+
+def _allgather_in_jit(tensor, name: str, group: Group):
+    """XLA needs a static result shape, so all ranks' tensors must have the same shape."""
+    tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
+    shape = tensor.shape.as_list()
+    return call_in_jit(
+        "allgather",
+        [tensor],
+        title=f"{name} {shape}",  # ranks compare names, so put the shape into it
+        result_shapes=[[group.size * shape[0], *shape[1:]] if None not in shape else shape],
+        name=name,
+        group=group,
+    )[0]

@@ -1,0 +1,33 @@
+"""Alltoall of a tensor's rows."""
+
+from smddp_tf._graph import xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
+from smddp_tf._job.process_sets import Group
+
+tf = tensorflow()
+
+
+def alltoall(tensor, splits, name: str, group: Group):
+    """Exchanges rows with all ranks; empty splits mean even ones. Returns (rows, their counts)."""
+    if xla.inside_jit():
+        if splits.shape.num_elements() != 0:
+            xla.refuse("alltoall with splits")
+        rows = tensor.shape.as_list()[0] or 0
+        return alltoall_in_jit(tensor, name, group), tf.fill([group.size], rows // group.size)
+    output, received = emit_matched(
+        "alltoall", group, tensor=tensor, splits=splits, tensor_name=name
+    )
+    if tensor.shape.rank:
+        output.set_shape([None, *tensor.shape.as_list()[1:]])
+    received.set_shape([group.size])
+    return output, received
+
+
+def alltoall_in_jit(tensor, name: str, group: Group):
+    """Exchanges as many rows with each rank; all ranks' tensors must have the same shape."""
+    shape = tensor.shape.as_list()
+    if shape[0] is not None and shape[0] % group.size:
+        raise ValueError(f"alltoall: {shape[0]} rows are not divided by {group.size} ranks")
+    # Ranks compare names, so put the shape into it.
+    return call_in_jit("alltoall", [tensor], title=f"{name} {shape}", name=name, group=group)[0]

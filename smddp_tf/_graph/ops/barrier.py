@@ -1,0 +1,16 @@
+"""Barrier."""
+
+from smddp_tf._graph import xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.emit import emit_matched
+from smddp_tf._job.process_sets import Group
+
+
+def barrier(name: str, group: Group):
+    """Blocks until every rank of the group has arrived."""
+    if xla.inside_jit():
+        xla.refuse("barrier")
+    return emit_matched("barrier", group, tensor_name=name)
+
+
+tensorflow().no_gradient("SmddpBarrier")

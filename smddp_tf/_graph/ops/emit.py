@@ -1,0 +1,70 @@
+"""Emits an op, or inside jit its custom call, in program order."""
+
+from smddp_tf._graph import library, order, xla
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.enums import Matching
+from smddp_tf._job.process_sets import Group
+
+tf = tensorflow()
+_ops = library.ops()
+
+# The gradients of custom calls, by kind: gradient(upstream, **arguments) returns the inputs'. An
+# op's gradient is made of other ops, and those have gradients too, so gradients.py fills this.
+jit_gradients: dict = {}
+
+
+def emit(kind: str, **arguments):
+    """Emits an op on the CPU that keeps program order. Returns its outputs."""
+    library.check_async_ops()
+    order.keep()
+    with tf.device("/cpu:0"):
+        return getattr(_ops, f"smddp_{kind}")(**arguments)
+
+
+def emit_matched(kind: str, group: Group, **arguments):
+    """Emits an op that is matched by name where there is no program order. Returns its outputs."""
+    matching = order.matching()
+    if matching == Matching.BY_NAME:
+        arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
+    return emit(kind, process_set=group.id, matching=int(matching), **arguments)
+
+
+def call_in_jit(kind: str, tensors: list, *, title="", result_shapes=None, **arguments) -> list:
+    """Emits a custom call that has a gradient. Returns its results.
+
+    Args:
+      kind: the kind of collective.
+      tensors: of one dtype.
+      title: the call's name, if it is not arguments["name"], which the gradient's derives from.
+      result_shapes: default to the inputs'.
+      arguments: xla.call()'s.
+    """
+
+    @tf.custom_gradient
+    def call(*inputs):
+        named = {**arguments, "name": title or arguments["name"]}
+        results = xla.call(kind, list(inputs), result_shapes=result_shapes, **named)
+        return results, lambda *upstream: jit_gradients[kind](list(upstream), **arguments)
+
+    return list(call(*tensors))
+
+
+def emit_reduction(
+    kind: str, tensors: list, result_shapes=None, description="", **arguments
+) -> list:
+    """Emits a reduction of tensors of one dtype: the op, or its custom call inside jit.
+
+    description has a line per tensor, for messages.
+    """
+    if xla.inside_jit():
+        return call_in_jit(kind, tensors, result_shapes=result_shapes, **arguments)
+    return emit_matched(
+        kind,
+        arguments["group"],
+        tensors=tensors,
+        reduce_op=int(arguments["op"]),
+        tensor_name=arguments["name"],
+        prescale=arguments["prescale"],
+        postscale=arguments["postscale"],
+        **({"description": description} if description else {}),
+    )

@@ -1,0 +1,126 @@
+"""The gradients of the ops and, inside jit, of their custom calls.
+
+They are in a file of their own because an op's gradient is made of other ops: allgather's of
+reducescatter, and the reverse.
+"""
+
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.allgather import allgather
+from smddp_tf._graph.ops.allreduce import allreduce
+from smddp_tf._graph.ops.alltoall import alltoall, alltoall_in_jit
+from smddp_tf._graph.ops.emit import jit_gradients
+from smddp_tf._graph.ops.reducescatter import reducescatter
+from smddp_tf._job import basics
+from smddp_tf._job.process_sets import Group, group_of
+from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+
+tf = tensorflow()
+
+
+def _common(node) -> dict:
+    """The attributes that all ops have."""
+    return {
+        "name": node.get_attr("tensor_name").decode(),
+        "group": group_of(node.get_attr("process_set")),
+    }
+
+
+def reduction(node) -> dict:
+    """The attributes of a reduction."""
+    return {
+        "op": node.get_attr("reduce_op"),
+        "prescale": node.get_attr("prescale"),
+        "postscale": node.get_attr("postscale"),
+        **_common(node),
+    }
+
+
+def _check_differentiable(kind: str, op: int) -> None:
+    if op not in (Average, Sum):
+        raise LookupError(
+            f"{kind} with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
+        )
+
+
+def of_allreduce(upstream: list, op, prescale, postscale, name: str, group: Group) -> list:
+    """The same reduction of the gradients."""
+    _check_differentiable("allreduce", op)
+    return allreduce(upstream, op, prescale, postscale, name + ".grad", group)
+
+
+@tf.RegisterGradient("SmddpAllreduce")
+def _(node, *upstream):
+    return of_allreduce(list(upstream), **reduction(node))
+
+
+def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
+    """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
+    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", group)
+    return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
+
+
+@tf.RegisterGradient("SmddpBroadcast")
+def _(node, *upstream):
+    return _of_broadcast(list(upstream), root=node.get_attr("root_rank"), **_common(node))
+
+
+def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
+    """This rank's rows of the average of all ranks' gradients, as in Horovod."""
+    return reducescatter(upstream, Average, 1.0, 1.0, name + ".grad", group)
+
+
+@tf.RegisterGradient("SmddpAllgather")
+def _(node, upstream):
+    # As inside jit, but here the ranks may have different numbers of rows.
+    common, tensor = _common(node), node.inputs[0]
+    name, group = common["name"] + ".grad", common["group"]
+    rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
+    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
+
+    averaged = allreduce([upstream], Average, 1.0, 1.0, name, group)[0]
+    begin = tf.reduce_sum(all_rows[: group.rank])
+    own = averaged[begin : begin + tf.cast(rows, tf.int64)]
+    return tf.reshape(own, tf.shape(tensor))
+
+
+def _of_alltoall_in_jit(upstream: list, name: str, group: Group) -> list:
+    """The gradients of received rows go back to their senders."""
+    return [alltoall_in_jit(upstream[0], name + ".grad", group)]
+
+
+@tf.RegisterGradient("SmddpAlltoall")
+def _(node, upstream, _):
+    common = _common(node)
+    splits = node.outputs[1]
+    return alltoall(upstream, splits, common["name"] + ".grad", common["group"])[0], None
+
+
+def _of_reducescatter(upstream, op, prescale, postscale, name: str, group: Group) -> list:
+    """Gathers each row's gradient from the rank that received the row, and scales it.
+
+    As in Horovod, the gradient of a sum is multiplied by the number of ranks, and the gradient of
+    an average is not divided by it.
+    """
+    _check_differentiable("reducescatter", op)
+    scale = prescale * postscale
+    if op == Sum:
+        scale *= group.size
+    grads = []
+    for i, grad in enumerate(upstream):
+        scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)
+        grads.append(allgather(scaled, f"{name}.grad.{i}", group))
+    return grads
+
+
+@tf.RegisterGradient("SmddpReducescatter")
+def _(node, *upstream):
+    return _of_reducescatter(upstream, **reduction(node))
+
+
+jit_gradients.update(
+    allreduce=of_allreduce,
+    broadcast=_of_broadcast,
+    allgather=_of_allgather_in_jit,
+    alltoall=_of_alltoall_in_jit,
+    reducescatter=_of_reducescatter,
+)

@@ -1,0 +1,32 @@
+"""Reducescatter of a list of tensors."""
+
+from smddp_tf._graph.ops.emit import emit_reduction
+from smddp_tf._job.process_sets import Group
+
+
+def reducescatter(
+    tensors: list, op: int, prescale: float, postscale: float, name: str, group: Group
+) -> list:
+    """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
+    own = [[_own_rows(t.shape[0], group), *t.shape.as_list()[1:]] for t in tensors]
+    outputs = emit_reduction(
+        "reducescatter",
+        tensors,
+        result_shapes=own,
+        op=op,
+        prescale=prescale,
+        postscale=postscale,
+        name=name,
+        group=group,
+    )
+    for output, shape in zip(outputs, own, strict=True):
+        output.set_shape(shape)
+    return outputs
+
+
+def _own_rows(rows, group: Group):
+    """This rank's number of rows, same as smddp_own_rows(); None if unknown."""
+    if rows is None:
+        return None
+    each, odd = divmod(rows, group.size)
+    return each + (1 if group.rank < odd else 0)
