@@ -42,9 +42,10 @@ def _installed_from() -> str:
     here = pathlib.Path(smddp_tf.__file__).parent
     for found in importlib.metadata.distributions(name="smddp_tf"):
         packaged = pathlib.Path(found.locate_file("smddp_tf"))
-        if packaged.exists() and packaged.samefile(here):
-            lines = (found.read_text("WHEEL") or "").splitlines()
-            tags = [line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: ")]
+        lines = (found.read_text("WHEEL") or "").splitlines()
+        tags = [line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: ")]
+        # Building a wheel leaves metadata in the checkout, too, but without tags.
+        if tags and packaged.exists() and packaged.samefile(here):
             return f"wheel {' '.join(tags)} in {here.parent}"
     return f"no wheel: {here.parent}"
 

@@ -14,7 +14,7 @@ namespace {
 
 // Globals, because a signal handler can reach nothing else.
 std::atomic<bool> terminated{false};
-pid_t owner = 0;
+std::atomic<pid_t> owner{0};
 
 // Wakes the monitor: an eventfd, because a signal handler may write to it, and poll's timeout is
 // independent of the wall clock. If there is no free descriptor it is -1, which poll ignores and
@@ -23,7 +23,7 @@ int WakeDescriptor() {
   static const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   return descriptor;
 }
-int wake_for_handler = -1;
+std::atomic<int> wake_for_handler{-1};
 
 void Wake(int descriptor) {
   uint64_t one = 1;
