@@ -45,7 +45,8 @@ def _installed_from() -> str:
         if packaged.exists() and packaged.samefile(here):
             lines = (found.read_text("WHEEL") or "").splitlines()
             tags = [line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: ")]
-            return f"wheel {' '.join(tags)} in {here.parent}"
+            if tags:  # a checkout that was built has an .egg-info folder, which names none
+                return f"wheel {' '.join(tags)} in {here.parent}"
     return f"no wheel: {here.parent}"
 
 
