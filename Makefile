@@ -6,6 +6,8 @@
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
+# make wheels  wheels for manylinux_2_28, x86-64 and 64-bit ARM, in wheelhouse/; make test-wheels runs
+#              the C++ tests as those are compiled
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
 # make docs    the pages of docs/ and the API reference as HTML, in build/docs/
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
@@ -20,6 +22,7 @@ BETWEEN := 2.18 2.20
 VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
 VENV_DOCS := .venv-docs
+VENV_WHEELS := .venv-wheels
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -35,10 +38,11 @@ endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONPATH := $(CURDIR)
 
+WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
 .PHONY: train test test-quick test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
-  wheel bench bench-peers docs clean distclean
+  wheel wheels test-wheels bench bench-peers docs clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
@@ -106,6 +110,12 @@ $(VENV_DOCS)/.ready: requirements/docs.txt
 	$(VENV_DOCS)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
+# A C++ compiler with the headers of older C libraries; only `make wheels` needs it.
+$(VENV_WHEELS)/.ready: requirements/wheels.txt
+	$(PYTHON) -m venv $(VENV_WHEELS)
+	$(VENV_WHEELS)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
 $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 	$(BIN)/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
@@ -132,6 +142,39 @@ wheel: $(VENV)/.ready
 	else cat build.log; echo "no manylinux tag; the wheel keeps linux"; fi
 	rm -rf dist/repaired
 	ls dist
+
+# Wheels for other systems are compiled here, for both machines, by a compiler that has the symbols of
+# older C libraries (ops/cmake/zig.cmake); it builds its C++ library at its first use, which takes
+# minutes. auditwheel names the lowest tag that a library's symbols allow, and can be asked for a
+# certain one on that machine only; the last command wants at most 2_28, and makes that the tag.
+ZIG = CMAKE_TOOLCHAIN_FILE=$(CURDIR)/ops/cmake/zig.cmake ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV_WHEELS)/cache \
+  SMDDP_ZIG=$$($(VENV_WHEELS)/bin/python -c 'import ziglang; print(ziglang.__path__[0] + "/zig")')
+
+wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
+	rm -rf wheelhouse build/lib.* build/bdist.*
+	for machine in $(WHEEL_MACHINES); do \
+	  { $(WITH_TOOLS) $(ZIG) SMDDP_WHEEL_MACHINE=$$machine _PYTHON_HOST_PLATFORM=linux-$$machine \
+	      $(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w wheelhouse/$$machine . && \
+	    $(WITH_TOOLS) $(BIN)/auditwheel repair --exclude libtensorflow_framework.so.2 -w wheelhouse wheelhouse/$$machine/*.whl && \
+	    $(BIN)/python -m wheel tags --remove --platform-tag manylinux_2_28_$$machine \
+	      wheelhouse/*-manylinux_2_2[0-8]_$$machine.whl; \
+	  } >build.log 2>&1 || { cat build.log; exit 1; }; \
+	  rm -rf wheelhouse/$$machine; \
+	done
+	ls wheelhouse
+
+# The C++ tests, compiled as the wheels are. Those of another machine run under Debian's qemu-user,
+# with that machine's C library (libc6-arm64-cross).
+test-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
+	for machine in $(WHEEL_MACHINES); do \
+	  echo "== $$machine"; folder=build/zig-$$machine; \
+	  { $(WITH_TOOLS) $(ZIG) SMDDP_WHEEL_MACHINE=$$machine cmake -S ops -B $$folder $(CMAKE_FLAGS) && \
+	    $(WITH_TOOLS) $(ZIG) cmake --build $$folder --parallel --target smddp_cpp_tests; \
+	  } >build.log 2>&1 || { cat build.log; exit 1; }; \
+	  run="qemu-$$machine -L /usr/$$machine-linux-gnu"; \
+	  if [ $$machine = $$(uname -m) ]; then run=; fi; \
+	  $$run $$folder/smddp_cpp_tests || exit 1; \
+	done
 
 # ---- checks ----
 
@@ -175,8 +218,8 @@ bench-peers: build $(VENV)/.bench-ready
 	$(BIN)/python benchmarks/peers.py
 
 clean:
-	rm -rf build build.log dist smddp_tf/lib *.egg-info
+	rm -rf build build.log dist wheelhouse smddp_tf/lib *.egg-info
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS)

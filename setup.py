@@ -31,9 +31,14 @@ class BuildWithNative(build_py):
     def run(self):
         """Builds the Python files, then the libraries beside them."""
         super().run()
-        build = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / "native"
-        # An editable install runs from the checkout, so the libraries belong there.
-        prefix = ROOT if self.editable_mode else pathlib.Path(self.build_lib).resolve()
+        # A folder for each toolchain (`make wheels` sets one), as CMake cannot change it later.
+        toolchain = pathlib.Path(os.environ.get("CMAKE_TOOLCHAIN_FILE", "native")).stem
+        build = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / toolchain
+        prefix = pathlib.Path(self.build_lib).resolve()
+        if self.editable_mode:
+            # It runs from the checkout, so the libraries belong there; and what is compiled is
+            # kept, so that the next `pip install -e .` compiles only what changed.
+            build, prefix = ROOT / "build" / "editable", ROOT
         cmake, ninja = program("cmake"), program("ninja")
         configure = ["-S", str(ROOT / "ops"), "-B", str(build), "-G", "Ninja"]
         options = ["-DCMAKE_BUILD_TYPE=Release", f"-DCMAKE_MAKE_PROGRAM={ninja}"]

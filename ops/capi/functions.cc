@@ -172,7 +172,8 @@ int smddp_is_homogeneous(void) {
 const char* smddp_version(void) { return SMDDP_VERSION; }
 const char* smddp_build(void) {
 #if defined(__clang__)
-  static const std::string compiler = "Clang " __clang_version__;
+  static const std::string compiler =
+      "Clang " + std::to_string(__clang_major__) + "." + std::to_string(__clang_minor__);
 #else
   static const std::string compiler = "GCC " __VERSION__;
 #endif

@@ -1,6 +1,7 @@
 // Every level of the reduction loops gives the bits of the generic one, in vectors and in their
 // remainders, for all dtypes, operations and stages.
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <sstream>
 #include <string>
@@ -82,6 +83,32 @@ void ExpectEqualOnAll(const Case& one, size_t out_size, bool in_place) {
                                   std::to_string(static_cast<int>(one.combine)) + " count " +
                                   std::to_string(one.count));
   }
+}
+
+// What the kernel says of the processor, against what the library has found out by itself.
+TEST(TheBestIsaIsChosen) {
+  std::ifstream file("/proc/cpuinfo");
+  std::stringstream text;
+  text << file.rdbuf();
+  auto has = [&](const std::string& flag) {
+    return text.str().find(" " + flag + " ") != std::string::npos;
+  };
+  bool avx2 = has("avx2") && has("fma") && has("f16c");
+  bool avx512 = has("avx512f") && has("avx512bw") && has("avx512vl") && has("avx512dq");
+#if SMDDP_X86
+  std::string best = avx2 && avx512 ? "avx512" : avx2 ? "avx2" : "generic";
+#elif SMDDP_ARM64
+  (void)avx2, (void)avx512;
+  std::string best = "neon";
+#else
+  (void)avx2, (void)avx512;
+  std::string best = "generic";
+#endif
+  SetIsa("");
+  EXPECT_EQ(std::string(IsaName()), best);
+  SetIsa("generic");
+  EXPECT_EQ(std::string(IsaName()), std::string("generic"));
+  SetIsa("");
 }
 
 TEST(EveryIsaReducesAlike) {
