@@ -12,6 +12,7 @@ from bodies import for_harness
 
 HERE = pathlib.Path(__file__).resolve().parent
 FILE = HERE / "bodies/for_harness.py"
+EQUALITY = HERE / "equality.py"
 
 
 def line_of(text: str) -> int:
@@ -89,10 +90,47 @@ def test_a_body_is_named_without_being_imported():
     assert "bodies" in names and not {"tensorflow", "numpy", "bodies.tape"} & set(names)
 
 
-def test_tests_import_references_only():
-    """`from bodies import tape`, never `from bodies.tape import ...`."""
-    for path in HERE.glob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not any(name.startswith("bodies.") for name in names), path
+def _named_in(path) -> set:
+    """(file in bodies/, function) of each body that a test file names."""
+    tree = ast.parse(path.read_text())
+    files = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "bodies":
+            files.update({one.asname or one.name: one.name for one in node.names})
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        said = f"{path.name}: `from bodies import tape`, never `from bodies.tape import ...`"
+        assert not any(name.startswith("bodies.") for name in names), said
+    return {
+        (files[node.value.id], node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in files
+    }
+
+
+def _functions_and_uses(path) -> tuple:
+    """The public functions of a file of bodies, and the names that it uses."""
+    tree = ast.parse(path.read_text())
+    functions = {one.name for one in tree.body if isinstance(one, ast.FunctionDef)}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    used |= {one.name for node in imports if "bodies." in node.module for one in node.names}
+    return {name for name in functions if name[0] != "_"}, used
+
+
+def test_bodies_are_there_and_none_is_left_over():
+    """Every body that a test names exists, and every one that exists is named."""
+    named = set().union(*[_named_in(path) for path in [*HERE.glob("test_*.py"), EQUALITY]])
+    named -= {("for_harness", "fail")}  # which the test above says
+    found = [
+        (path.stem, *_functions_and_uses(path))
+        for path in (HERE / "bodies").glob("*.py")
+        if path.stem != "__init__"
+    ]
+    there = {(file, name) for file, functions, _ in found for name in functions}
+    assert named <= there, named - there
+    helpers = set().union(*[used for _, _, used in found])
+    left_over = {(file, name) for file, name in there - named if name not in helpers}
+    assert not left_over
