@@ -93,8 +93,10 @@ keras = tf.keras
         return _why_not(self.python, modules)
 
     def __call__(self, body, ranks, env=None, **options):
+        if isinstance(body, str):
+            body = self.PRELUDE + textwrap.dedent(body)
         return launcher.run_ranks(
-            self.PRELUDE + textwrap.dedent(body),
+            body,
             ranks,
             self.tmp_path,
             python=self.python,

@@ -62,14 +62,6 @@ rounded elsewhere than sums of wholes.
 """
 
 
-def bodies(way_names) -> str:
-    """What the ranks run for these ways: they report "way/feature" -> difference."""
-    return f"""
-    import equality_cells
-    report(differences=equality_cells.run({list(way_names)!r}))
-    """
-
-
 def page(found: dict) -> str:
     """The page, from Keras -> "way/feature" -> difference."""
     lines = [
@@ -89,13 +81,14 @@ def page(found: dict) -> str:
 
 def measure() -> dict:
     """Runs all cells, each Keras in a job of its own."""
+    from bodies import equality as bodies
     from conftest import KERASES, KerasJob
 
     found = {}
     for name in KERASES:
         with tempfile.TemporaryDirectory() as folder:
             job = KerasJob(name, folder)
-            results = job(bodies(WAYS), 2, timeout=900).check(2)
+            results = job(bodies.cells(list(WAYS)), 2, timeout=900).check(2)
             found[name] = results[0]["differences"]
     return found
 

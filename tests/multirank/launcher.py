@@ -1,4 +1,4 @@
-"""Runs a script on several ranks under mpirun, with a limit, and says what became of them.
+"""Runs a body on several ranks under mpirun, with a limit, and says what became of them.
 
 Every wait is bounded. Shortly before the limit each rank writes its Python stacks to a file; at the
 limit mpirun is asked to end the job, then what is left is killed: mpirun's process group, and the
@@ -78,7 +78,7 @@ def _kill_left_ranks(folder) -> None:
         pid = int(path.read_text() or 0)
         try:
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            ours = (pathlib.Path(folder) / "script.py", HERE / "fork_server.py")
+            ours = (folder, pathlib.Path(folder) / "script.py", HERE / "fork_server.py")
             if set(map(os.fsencode, ours)) & set(command):
                 os.kill(pid, signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
@@ -139,8 +139,23 @@ def warm_python(python=None, env=None) -> list:
     return _fork_servers.client(python or sys.executable, environment(env))
 
 
+def script(body, folder, seconds=None) -> list:
+    """The words for Python that call a body of bodies/, with stacks in the folder after a time."""
+    return [HERE / "harness.py", folder, *body.words(), *([seconds] if seconds else [])]
+
+
+def _script_of_text(body: str, folder, seconds) -> list:
+    """The same for a body that is text."""
+    path = folder / "script.py"
+    header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\n"
+    header += "rank, size = hvd.rank(), hvd.size()\n"
+    prelude = PRELUDE.format(dump=seconds, out=str(folder))
+    path.write_text(prelude + header + textwrap.dedent(body))
+    return [path]
+
+
 def run_ranks(
-    body: str,
+    body,
     ranks: int,
     tmp_path,
     *,
@@ -150,22 +165,19 @@ def run_ranks(
     launcher=None,
     cold=False,
 ) -> Job:
-    """Runs `body` on every rank, after `import smddp_tf as hvd`, `init()` and `import tensorflow`.
+    """Runs a body of bodies/ on every rank; it may call report(name=value, ...).
 
-    The body may call report(name=value, ...). cold: each rank starts Python and imports TensorFlow,
-    as under a launcher that is not the usual one.
+    cold: each rank starts Python and imports TensorFlow, as under a launcher that is not the usual
+    one.
     """
     out = pathlib.Path(tmp_path)
     for pattern in ("rank*.json", "pid*", "stacks*"):
         for old in out.glob(pattern):
             old.unlink()
-    script = out / "script.py"
-    header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\n"
-    header += "rank, size = hvd.rank(), hvd.size()\n"
-    prelude = PRELUDE.format(dump=max(5, timeout - 10), out=str(out))
-    script.write_text(prelude + header + textwrap.dedent(body))
+    seconds = max(5, timeout - 10)
+    words = (_script_of_text if isinstance(body, str) else script)(body, out, seconds)
     python = [python or sys.executable] if cold or launcher else warm_python(python, env)
-    command = [*mpirun(ranks, launcher), *python, script]
+    command = [*mpirun(ranks, launcher), *python, *words]
     code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
     where = {}

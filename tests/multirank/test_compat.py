@@ -4,6 +4,7 @@ import re
 
 import launcher
 import pytest
+from bodies import compat
 
 SCRIPTS = launcher.ROOT / "tests" / "scripts"
 
@@ -42,90 +43,6 @@ def test_smddp_loop(python):
     ]
 
 
-NAMES = """
-import os, sys
-os.environ["HOROVOD_STALL_CHECK_TIME_SECONDS"] = "7"
-os.environ["HOROVOD_STALL_SHUTDOWN_TIME_SECONDS"] = "0"
-os.environ["HOROVOD_LOG_LEVEL"] = "TRACE"
-os.environ["SMDDP_BUCKET_BYTES"] = "123"
-os.environ["HOROVOD_FUSION_THRESHOLD"] = "456"
-from smddp_tf._job import config
-from smddp_tf.compat import environment
-environment.adopt_horovod_environment()
-got = {k: os.environ[k] for k in os.environ if k.startswith("SMDDP_")}
-assert got["SMDDP_STALL_WARNING_SECONDS"] == "7" and got["SMDDP_LOG_LEVEL"] == "debug", got
-assert int(got["SMDDP_TIMEOUT_SECONDS"]) == 10**7 and got["SMDDP_BUCKET_BYTES"] == "123", got
-from smddp_tf.compat import _install
-_install.install()
-import importlib
-for name, instead in _install.REFUSED.items():
-    try:
-        importlib.import_module(name)
-        raise SystemExit(f"imported {name}")
-    except ModuleNotFoundError as error:
-        assert instead in str(error), error
-try:
-    import horovod.nonsense
-    raise SystemExit("imported nonsense")
-except ModuleNotFoundError as error:
-    assert "api-parity" in str(error)
-import horovod, horovod.tensorflow as hvd, horovod.keras, horovod.tensorflow.keras as k
-for module in (hvd, k, horovod):
-    for name, instead in getattr(module, "REFUSED", {"run": "mpirun"}).items():
-        try:
-            getattr(module, name)
-            raise SystemExit(f"has {name}")
-        except AttributeError as error:
-            assert instead in str(error), error
-try:
-    hvd.rank()
-    raise SystemExit("a rank before init()")
-except ValueError as error:
-    assert "has not been initialized" in str(error)
-hvd.init()
-from horovod.tensorflow.mpi_ops import _allreduce, rank, Sum
-from horovod.common.process_sets import ProcessSet
-from horovod.common.exceptions import HorovodInternalError
-from horovod.common.util import num_rank_is_power_2, split_list, gpu_available, nccl_built
-from horovod.tensorflow.util import refs_to_vars, vars_to_refs
-from horovod.tensorflow.compression import Compression
-import tensorflow as tf
-v = tf.Variable(1.0)
-assert refs_to_vars(vars_to_refs([v]))[0] is v
-assert hvd._executing_eagerly() and hvd.gpu_available() is False and hvd.mpi_ops._basics.size() == 1
-assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum and hvd.split_list([1], 1)
-assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)
-assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and not nccl_built(verbose=True)
-assert float(_allreduce(tf.constant(2.0))) == 2.0 and rank() == 0
-assert k.allreduce(3.0) == 3.0 and k.broadcast(4.0, 0) == 4.0
-import smddpcommon as hm
-hm.setBucketSize(1 << 20)
-assert config.load().bucket_bytes == 1 << 20
-import smdistributed.dataparallel.tensorflow as sdp
-import smdistributed.dataparallel.tensorflow.keras as sk
-from smdistributed.dataparallel.exceptions import SMDDPError
-def refused(error, text, call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except error as caught:
-        assert text in str(caught), caught
-    else:
-        raise SystemExit("accepted")
-refused(SMDDPError, "more than once", sdp.init)
-refused(ValueError, "tensor= or as grad=", sdp.allreduce, param_index=0, num_params=1)
-refused(ValueError, "oob_allreduce", sdp.allreduce, 1.0)
-refused(ValueError, "from 0 to 1", sdp.allreduce, 1.0, param_index=2, num_params=2)
-refused(NotImplementedError, "device", sdp.DistributedGradientTape, tf.GradientTape(), "/gpu:0")
-sgd = tf.keras.optimizers.SGD
-refused(ValueError, "128", sdp.DistributedOptimizer, sgd(0.1), bucket_cap_mb=0.00001)
-sdp.DistributedOptimizer(sgd(0.1), name=None, device_dense="/gpu:0", bucket_cap_mb=64)
-sk.DistributedOptimizer(sgd(0.1), compression=sdp.Compression.fp16)
-assert float(sdp.overlap(tf.constant(1.0))) == 1.0
-assert sk.callbacks.BroadcastGlobalVariablesCallback(0)
-print("all names")
-"""
-
-
 @pytest.mark.parametrize("name", ["keras3", "keras2"])
 def test_names_and_refusals(name, tmp_path):
     """Everything beside the API that scripts touch, and every refusal, in one process."""
@@ -135,9 +52,8 @@ def test_names_and_refusals(name, tmp_path):
     reason = keras_job.why_not("tensorflow")
     if reason:
         pytest.skip(f"{name} is not here: {reason}")
-    script = tmp_path / "names.py"
-    script.write_text(NAMES)
-    code, output, _ = launcher.run_command([keras_job.python, script], timeout=100)
+    command = [keras_job.python, *launcher.script(compat.names, tmp_path)]
+    code, output, _ = launcher.run_command(command, timeout=100)
     assert code == 0 and "all names" in output, output[-3000:]
 
 
@@ -160,18 +76,4 @@ def test_the_parity_page_is_true():
 
 def test_worker_comm(job, python):
     """SageMaker's communicator of all ranks is mpi4py's; without mpi4py it says what to do."""
-    body = """
-    import importlib.util
-    from smddp_tf.compat import _install
-    _install.install()
-    import smdistributed.dataparallel.tensorflow as sdp
-    from smdistributed.dataparallel.exceptions import SMDDPError
-    there = importlib.util.find_spec("mpi4py") is not None
-    try:
-        comm = sdp.get_worker_comm()
-        assert there and comm.allgather(rank) == [0, 1]
-    except SMDDPError as error:
-        assert not there and "mpi4py is not installed" in str(error), error
-    report(there=there)
-    """
-    job(body, 2, python=python).check(2)
+    job(compat.worker_comm, 2, python=python).check(2)

@@ -8,6 +8,7 @@ import re
 import equality
 import launcher
 import pytest
+from bodies import equality as bodies
 
 WAYS = [*[("keras3", way) for way in equality.WAYS], ("tf_keras", "graph"), ("keras2", "jit")]
 
@@ -16,7 +17,7 @@ WAYS = [*[("keras3", way) for way in equality.WAYS], ("tf_keras", "graph"), ("ke
 @pytest.mark.parametrize(("keras_job", "way"), WAYS, indirect=["keras_job"])
 def test_equals_one_process(keras_job, way):
     """Every feature this way, on 2 ranks."""
-    results = keras_job(equality.bodies([way]), 2, timeout=240).check(2)
+    results = keras_job(bodies.cells([way]), 2, timeout=240).check(2)
     assert set(results[0]["differences"]) == {f"{way}/{name}" for name in equality.FEATURES}
 
 

@@ -6,48 +6,19 @@ import pathlib
 
 import launcher
 import pytest
+from bodies import settings as bodies
 
 MPICH = launcher.ROOT / ".venv-mpich/bin/mpirun"
 
-# What became of init(): the error, and then of a second init() without the bad setting.
-SCRIPT = """
-import faulthandler, json, os, pathlib, sys, time
-faulthandler.dump_traceback_later(50, exit=True)
-rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or "0"
-for name, value in json.loads(os.environ.get("ON_ONE_RANK", "{}")).items():
-    if rank == "1":
-        os.environ[name] = value
-import smddp_tf as hvd
-from smddp_tf.errors import InitError
-begin, error = time.time(), ""
-try:
-    hvd.init()
-except InitError as caught:
-    error = str(caught)
-seconds = time.time() - begin
-if error and rank == "1":
-    for name in json.loads(os.environ.get("ON_ONE_RANK", "{}")):
-        del os.environ[name]
-again = 0
-if error and "AGAIN" in os.environ:
-    hvd.init()
-    again = hvd.size()
-text = json.dumps({"error": error, "seconds": seconds, "again": again, "size": hvd.size()
-                   if hvd.is_initialized() else 0})
-(pathlib.Path(sys.argv[1]) / f"became{rank}.json").write_text(text)
-time.sleep(1)  # the others write theirs before mpirun ends them
-"""
-
 
 def start(command, tmp_path, *, env=None, timeout=60) -> tuple:
-    """Runs SCRIPT under a command. Returns what became of each rank, and all output."""
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
+    """What became of each rank that a command starts, and all output."""
+    script = launcher.script(bodies.becomes, tmp_path)
     code, output, timed_out = launcher.run_command(
-        [*command, launcher.BIN / "python", script, tmp_path], timeout=timeout, env=env
+        [*command, launcher.BIN / "python", *script], timeout=timeout, env=env
     )
     assert not timed_out, output[-4000:]
-    paths = sorted(tmp_path.glob("became*.json"))
+    paths = sorted(tmp_path.glob("rank*.json"))
     assert paths, (code, output[-4000:])
     return [json.loads(path.read_text()) for path in paths], output
 
@@ -128,20 +99,8 @@ def test_a_setting_that_cannot_be(tmp_path, name, value, why):
 
 def test_a_part_of_the_ranks(tmp_path):
     """A rank that cannot start stops all jobs; options are compared in each job of its own."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os\nimport smddp_tf as hvd\nfrom smddp_tf.errors import InitError\n"
-        "world = int(os.environ['OMPI_COMM_WORLD_RANK'])\n"
-        "def refused(word, value, ranks):\n"
-        "    if world == 1:\n        os.environ['SMDDP_ALLREDUCE'] = value\n"
-        "    try:\n        hvd.init(comm=ranks)\n        raise SystemExit('accepted')\n"
-        "    except InitError as error:\n        assert word in str(error), error\n"
-        "refused('rank 1 cannot start', 'nope', [2, 0])\n"
-        "refused('shm on rank 1', 'shm', [2, 1, 0])\n"
-        "hvd.init(comm=[2, 0])  # without rank 1, which is alone\n"
-        "print('job of', hvd.size())\n"
-    )
-    command = [*launcher.mpirun(3), launcher.BIN / "python", script]
+    script = launcher.script(bodies.a_part_of_the_ranks, tmp_path)
+    command = [*launcher.mpirun(3), launcher.BIN / "python", *script]
     code, output, timed_out = launcher.run_command(command, timeout=60)
     assert not timed_out
     assert code == 0, output[-4000:]
@@ -158,17 +117,9 @@ def test_a_timeline_that_cannot_be_written_alone(tmp_path):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_a_limit_of_threads(tmp_path, threads):
     """The monitor, or what is started after it, gets no thread: an error, no abort."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os, resource\nimport smddp_tf as hvd\n"
-        "from smddp_tf._job import agreement, native\nfrom smddp_tf.errors import InitError\n"
-        "native.core(), agreement.terms()  # the other user may not read the files\n"
-        f"resource.setrlimit(resource.RLIMIT_NPROC, ({threads}, {threads}))\n"
-        "os.setuid(65533)\n"
-        "try:\n    hvd.init()\n    print('size', hvd.size())\n"
-        "except InitError as error:\n    print('refused:', error)\n"
-    )
-    code, output, timed_out = launcher.run_command([launcher.BIN / "python", script], timeout=60)
+    command = [launcher.BIN / "python"]
+    command += launcher.script(bodies.has_few_threads(threads), tmp_path)
+    code, output, timed_out = launcher.run_command(command, timeout=60)
     assert not timed_out
     assert code == 0, output
     assert ("size 1" if threads == 3 else "refused: this rank cannot start") in output, output
@@ -281,17 +232,8 @@ def test_mpirun_of_separate_processes(tmp_path):
 
 def test_mpi_that_runs_already_is_joined(tmp_path):
     """Whatever the environment says: mpi4py has joined the ranks, so they are a job."""
-    script = tmp_path / "script.py"
-    script.write_text(
-        "import os\nfrom mpi4py import MPI\n"
-        "rank = str(MPI.COMM_WORLD.rank)\n"
-        "for name in list(os.environ):\n"
-        "    if name.startswith(('OMPI_', 'PMIX_')):\n        del os.environ[name]\n"
-        "os.environ.update(SLURM_STEP_ID='0', SLURM_STEP_NUM_TASKS='2', SLURM_PROCID=rank)\n"
-        "import smddp_tf as hvd\nhvd.init()\n"
-        "print('joined', hvd.size())\n"
-    )
-    command = [*launcher.mpirun(2), launcher.BIN / "python", script]
+    script = launcher.script(bodies.mpi_runs_already, tmp_path)
+    command = [*launcher.mpirun(2), launcher.BIN / "python", *script]
     code, output, timed_out = launcher.run_command(command, timeout=60)
     assert not timed_out
     assert (code, output.count("joined 2")) == (0, 2), output[-4000:]

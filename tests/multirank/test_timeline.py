@@ -5,45 +5,15 @@ import re
 
 import launcher
 import pytest
+from bodies import timeline as bodies
 
 from smddp_tf import timeline
-
-BODY = """
-path = str(OUT / "trace.json")
-hvd.start_timeline(path)
-try:
-    hvd.start_timeline(path)
-    raise SystemExit("started twice")
-except ValueError as error:
-    assert "already" in str(error)
-for i in range(20):
-    hvd.allreduce(tf.ones([1000]), name="regular")
-time.sleep(0.5 if rank == size - 1 else 0)
-hvd.allreduce(tf.ones([10]), name='slow "one"')
-v = [tf.Variable(tf.zeros([200000])) for _ in range(3)]
-@tf.function
-def step():
-    with tf.GradientTape() as tape:
-        loss = sum(tf.reduce_sum(x) for x in v)
-    return hvd.DistributedGradientTape(tape, num_groups=3).gradient(loss, v)
-for _ in range(5):
-    step()
-hvd.stop_timeline()
-hvd.allreduce(tf.ones([1]), name="after")
-hvd.stop_timeline()
-try:
-    hvd.start_timeline(str(OUT / "nowhere" / "trace.json"))
-    raise SystemExit("written nowhere")
-except ValueError as error:
-    assert "cannot be written" in str(error) and "nowhere" in str(error)
-report(done=True)
-"""
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_who_waited_for_whom(job, tmp_path, ranks):
     """Events nest, are the same on all ranks, and the slow rank is named."""
-    job(BODY, ranks).check(ranks)
+    job(bodies.writes_a_trace, ranks).check(ranks)
     files = [tmp_path / f"trace.rank{r}.json" for r in range(ranks)]
     names = []
     for path in files:
@@ -79,23 +49,14 @@ def test_who_waited_for_whom(job, tmp_path, ranks):
 
 def test_a_killed_rank_leaves_a_trace(job, tmp_path):
     """SMDDP_TIMELINE; the file of a rank that died is readable."""
-    body = """
-    for i in range(30):
-        hvd.allreduce(tf.ones([1000]), name="regular")
-    time.sleep(2.5)
-    report(done=True)
-    if rank == 1:
-        os.kill(os.getpid(), 9)
-    hvd.barrier()
-    """
-    job(body, 2, env={"SMDDP_TIMELINE": str(tmp_path / "t.json")})
+    job(bodies.is_killed, 2, env={"SMDDP_TIMELINE": str(tmp_path / "t.json")})
     own = timeline.collectives(timeline.read(tmp_path / "t.rank1.json"))
     assert sum(e["name"] == "allreduce 'regular'" for e in own.values()) == 30
 
 
 def test_the_plot(job, tmp_path):
     """A picture, where matplotlib is; else the reason."""
-    job(BODY, 2).check(2)
+    job(bodies.writes_a_trace, 2).check(2)
     files = [tmp_path / f"trace.rank{r}.json" for r in range(2)]
     picture = tmp_path / "step.png"
     command = [launcher.BIN / "python", "-m", "smddp_tf.timeline", *files, "--plot", picture]

@@ -1,0 +1,116 @@
+"""What ranks do in test_jit.py."""
+
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+from checks import DTYPES, checked, equal, raises, total
+from harness import rank, report, size
+
+import smddp_tf as hvd
+import smddp_tf.keras as hvd_keras
+from smddp_tf._graph import library
+
+keras = tf.keras
+# Which TensorFlow has typed calls.
+TYPED = [int(n) for n in tf.__version__.split(".")[:2]] >= [2, 18]
+
+
+@tf.function(jit_compile=True)
+def _mean(x):
+    return hvd.allreduce(x)
+
+
+def _raised(call, *words):
+    try:
+        call()
+    except tf.errors.OpError as error:
+        for word in words:
+            assert word in error.message, (word, error.message)
+        return type(error).__name__
+    raise SystemExit(f"no error: {words}")
+
+
+def classes_of_failures():
+    kind = library.xla_call_kind()
+    found = {"mismatch": _raised(lambda: _mean(tf.ones([2 + rank])), "Mismatched", "[2]", "[3]")}
+    equal(_mean(tf.constant(rank + 1.0)), total / size, "the job goes on")
+    if rank == 1:
+        time.sleep(2.5)
+    words = "SMDDP_TIMEOUT_SECONDS" if rank == 0 else ""
+    found["late"] = _raised(lambda: _mean(tf.constant(1.0)), words)
+    hvd.shutdown()
+    hvd.init()
+    equal(_mean(tf.constant(rank + 1.0)), total / size, "connected anew")
+    if rank == 0:
+        found["left"] = _raised(lambda: _mean(tf.constant(1.0)), "rank 1")
+    report(kind=kind, found=found, typed=TYPED)
+
+
+def _each(dtype):
+    name = 'strange "näme" \\ ; = %25, {x} \n'
+    x = tf.cast(tf.fill([2, 3], rank), dtype)
+    moved = hvd.allgather(x), hvd.broadcast(x, size - 1), hvd.alltoall(tf.tile(x, [size, 1]))
+    if dtype in DTYPES:
+        moved += (hvd.allreduce(x, op=hvd.Sum, name=name, postscale_factor=2.0),)
+    return moved
+
+
+def _check_what_is_carried():
+    for dtype in [*DTYPES, tf.bool, tf.int16, tf.uint16]:
+        ranks = np.arange(size).astype(dtype.as_numpy_dtype)  # as bool: False, True, True
+        got = tf.function(_each, jit_compile=True)(dtype)
+        equal(got[0], np.repeat(ranks, 2)[:, None], dtype)
+        equal(got[1], ranks[-1], dtype)
+        equal(got[2], np.repeat(ranks, 2)[:, None], dtype)
+        if dtype in DTYPES:
+            equal(got[3], size * (size - 1), dtype)
+
+    @tf.function(jit_compile=True)
+    def scaled():
+        x = tf.constant([1.0, 2.0], tf.float64)
+        return hvd.allreduce(x, op=hvd.Sum, prescale_factor=1e-5, postscale_factor=3.0)
+
+    factor = float(np.float32(1e-5))  # as ops have it, in every mode
+    equal(scaled(), np.array([1.0, 2.0]) * size * (factor * 3.0))
+
+
+def what_calls_carry():
+    assert library.xla_call_kind() == ("typed" if TYPED else "legacy")
+    _check_what_is_carried()
+    if TYPED:
+        os.environ["SMDDP_TEST_XLA_CALL"] = ("typed", "legacy")[rank % 2]
+        _check_what_is_carried()
+        del os.environ["SMDDP_TEST_XLA_CALL"]
+
+    @tf.function
+    def of_unknown_shape(x):
+        return tf.function(hvd.allreduce, jit_compile=True)(tf.boolean_mask(x, x > 0))
+
+    with raises(tf.errors.UnimplementedError, "shape", "jit_compile=False"):
+        of_unknown_shape(tf.constant([1.0, -1.0]))
+    report(checks=checked())
+
+
+def _weights(jit, optimizer, x, y, batch):
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential([keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)])
+    model.build((None, 6))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss, jit_compile=jit)
+    model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0)
+    return np.concatenate([v.ravel() for v in model.get_weights()])
+
+
+def keras_fit():
+    data = np.random.default_rng(3)
+    x_all = data.normal(size=(96, 6)).astype("float32")
+    y_all = data.integers(0, 3, size=96)
+    # Of every batch of 12 a rank has each second sample.
+    alone = _weights(False, keras.optimizers.SGD(0.1, momentum=0.9), x_all, y_all, 12)
+    optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    got = _weights(True, optimizer, x_all[rank::size], y_all[rank::size], 12 // size)
+    low, high = (hvd.allreduce(got, op=op).numpy() for op in (hvd.Min, hvd.Max))
+    assert np.array_equal(low, high)
+    report(worst=float(np.abs(got - alone).max()))

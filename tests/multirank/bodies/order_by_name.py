@@ -1,0 +1,171 @@
+"""What ranks do in test_order_by_name.py."""
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+from harness import rank, report, size
+
+import smddp_tf as hvd
+from bodies.order import CALLS, late, mine, total
+
+v1 = tf.compat.v1
+
+
+def _called(number):
+    @tf.function
+    def call(turn):
+        x = late(mine(number + 1), (turn + number) % size == rank)
+        first = hvd.allreduce(x, op=hvd.Sum, name=f"first{number}")
+        return first + 100.0 * hvd.allreduce(mine(number + 1), op=hvd.Sum, name=f"second{number}")
+
+    return call
+
+
+def functions_of_threads(threads, inter_op):
+    """inter_op: how many threads TensorFlow has to run operations; 0 for as many as it likes."""
+    if inter_op:
+        tf.config.threading.set_inter_op_parallelism_threads(inter_op)
+    wrong = []
+
+    def thread(number):
+        call, wanted = _called(number), (number + 1) * total * 101.0
+        for turn in range(CALLS):
+            try:
+                got = float(call(tf.constant(turn)))
+            except tf.errors.OpError as error:
+                wrong.append(error.message[-400:])
+                return
+            if got != wanted:
+                wrong.append((number, turn, got, wanted))
+
+    # Ranks start them in different orders.
+    started = [threading.Thread(target=thread, args=[i], daemon=True) for i in range(threads)]
+    for one in started[:: 1 if rank == 0 else -1]:
+        one.start()
+    for one in started:
+        one.join(60)
+    assert not any(one.is_alive() for one in started), "a thread still waits"
+    assert not wrong, f"rank {rank}: {wrong[0]}"
+    report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+
+
+class _Training:
+    """As a script for Horovod is written: the model, the training operation, then the broadcast."""
+
+    def __init__(self):
+        v1.disable_eager_execution()
+        self.values = np.random.default_rng(rank)
+        self.x = v1.placeholder(tf.float32, [None, 3])
+        self.y = v1.placeholder(tf.float32, [None, 1])
+        initial = v1.constant_initializer
+        self.w = v1.get_variable("w", [3, 1], initializer=initial(float(rank + 1)))
+        self.b = v1.get_variable("b", [1], initializer=initial(float(10 * rank)))
+        loss = tf.reduce_mean(tf.square(self.x @ self.w + self.b - self.y))
+        optimizer = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.1))
+        self.train = optimizer.minimize(loss)
+        self.mean_loss = hvd.allreduce(loss, name="loss")
+
+    def feed(self):
+        x, y = self.values.normal(size=(4, 3)), self.values.normal(size=(4, 1))
+        return {self.x: x, self.y: y}
+
+    def check_start(self, session):
+        weights = session.run([self.w, self.b])
+        assert (weights[0] == 1.0).all() and (weights[1] == 0.0).all(), weights
+
+    def report(self, session):
+        weights = np.concatenate(session.run([self.w, self.b]), axis=None)
+        report(weights=[float(one) for one in weights])
+
+
+def session_with_the_broadcast_last():
+    training = _Training()
+    start = hvd.broadcast_global_variables(0)
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        session.run(start)
+        training.check_start(session)
+        for step in range(5):
+            fetches = [training.train, training.mean_loss] if step % 2 else [training.train]
+            session.run(fetches, training.feed())
+        training.report(session)
+
+
+def session_with_a_hook():
+    training = _Training()
+    hooks = [hvd.BroadcastGlobalVariablesHook(0)]
+    with v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+        training.check_start(session)
+        for _ in range(5):
+            session.run(training.train, training.feed())
+        training.report(session)
+
+
+def _fetch_subsets(name_of):
+    """Runs five collectives that are ready at once, in a session of two threads."""
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+        sums = [
+            hvd.allreduce(late(mine(10**i), (turn + i) % size == rank), op=hvd.Sum, name=name_of(i))
+            for i in range(5)
+        ]
+        config = v1.ConfigProto(inter_op_parallelism_threads=2)
+        with v1.Session(config=config) as session:
+            choices = np.random.default_rng(1)
+            own = np.random.default_rng(rank)
+            for step in range(40):
+                chosen = choices.permutation(5)[: choices.integers(1, 6)]
+                mixed = own.permutation(chosen)
+                got = session.run([sums[i] for i in mixed], {turn: step})
+                assert got == [10.0**i * total for i in mixed], (rank, step, list(mixed), got)
+
+
+def session_fetches_any_subset():
+    _fetch_subsets(lambda i: f"sum{i}")
+    _fetch_subsets(lambda i: None)
+    report(done=True)
+
+
+def old_loop():
+    v1.disable_control_flow_v2()
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+
+        def body(i, sums):
+            x = tf.cast(i + 1, tf.float32) * (rank + 1.0)
+            x = hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
+            return i + 1, sums.write(i, x)
+
+        sums = tf.TensorArray(tf.float32, 4)
+        before = hvd.allreduce(mine(10), op=hvd.Sum)
+        _, sums = tf.while_loop(lambda i, _: i < 4, body, (0, sums), parallel_iterations=4)
+        sums = sums.stack()
+        after = hvd.allreduce(late(mine(100), turn % size != rank), op=hvd.Sum)
+        with v1.Session() as session:
+            for step in range(20):
+                looped, first, last = session.run([sums, before, after], {turn: step})
+                assert list(looped) == [i * total for i in (1, 2, 3, 4)], (rank, step, looped)
+                assert (first, last) == (10 * total, 100 * total), (rank, step, first, last)
+    report(done=True)
+
+
+def nested_loops():
+    v1.disable_control_flow_v2()
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+
+        def outer(i):
+            def inner(j):
+                x = tf.cast(4 * i + j + 1, tf.float32) * (rank + 1.0)
+                return hvd.allreduce(late(x, (i + j + turn) % size == rank), op=hvd.Sum)
+
+            return tf.map_fn(inner, tf.range(4), fn_output_signature=tf.float32)
+
+        rows = tf.map_fn(outer, tf.range(3), fn_output_signature=tf.float32)
+        with v1.Session() as session:
+            for step in range(10):
+                got = session.run(rows, {turn: step})
+                wanted = [[(4 * i + j + 1) * total for j in range(4)] for i in range(3)]
+                assert got.tolist() == wanted, (rank, step, got)
+    report(done=True)

@@ -1,0 +1,94 @@
+"""What processes do in test_settings.py; they import the library in an environment of their own."""
+
+import faulthandler
+import json
+import os
+import time
+
+from harness import rank, report, without_init
+
+
+@without_init
+def becomes():
+    """Reports what became of init(), and of a second one without the bad setting.
+
+    ON_ONE_RANK has settings for rank 1 alone; with AGAIN there is a second init().
+    """
+    faulthandler.dump_traceback_later(50, exit=True)
+    bad = json.loads(os.environ.get("ON_ONE_RANK", "{}")) if rank == 1 else {}
+    os.environ.update(bad)
+    import smddp_tf as hvd
+    from smddp_tf.errors import InitError
+
+    begin, error = time.time(), ""
+    try:
+        hvd.init()
+    except InitError as caught:
+        error = str(caught)
+    seconds = time.time() - begin
+    again = 0
+    if error:
+        for name in bad:
+            del os.environ[name]
+        if "AGAIN" in os.environ:
+            hvd.init()
+            again = hvd.size()
+    size = hvd.size() if hvd.is_initialized() else 0
+    report(error=error, seconds=seconds, again=again, size=size)
+    time.sleep(1)  # the others write theirs before mpirun ends them
+
+
+@without_init
+def a_part_of_the_ranks():
+    import smddp_tf as hvd
+    from smddp_tf.errors import InitError
+
+    for words, value, ranks in (
+        ("rank 1 cannot start", "nope", [2, 0]),
+        ("shm on rank 1", "shm", [2, 1, 0]),
+    ):
+        if rank == 1:
+            os.environ["SMDDP_ALLREDUCE"] = value
+        try:
+            hvd.init(comm=ranks)
+            said = "accepted"
+        except InitError as error:
+            said = str(error)
+        assert words in said, said
+    hvd.init(comm=[2, 0])  # without rank 1, which is alone
+    print("job of", hvd.size())
+
+
+@without_init
+def has_few_threads(threads):
+    import resource
+
+    import smddp_tf as hvd
+    from smddp_tf._job import agreement, native
+    from smddp_tf.errors import InitError
+
+    # The other user may not read the files.
+    native.core()
+    agreement.terms()
+    resource.setrlimit(resource.RLIMIT_NPROC, (threads, threads))
+    os.setuid(65533)
+    try:
+        hvd.init()
+        print("size", hvd.size())
+    except InitError as error:
+        print("refused:", error)
+
+
+@without_init
+def mpi_runs_already():
+    from mpi4py import MPI
+
+    number = str(MPI.COMM_WORLD.rank)
+    for name in list(os.environ):
+        if name.startswith(("OMPI_", "PMIX_")):
+            del os.environ[name]
+    os.environ.update(SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="2", SLURM_PROCID=number)
+    import smddp_tf as hvd
+
+    hvd.init()
+    print("joined", hvd.size())

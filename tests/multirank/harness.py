@@ -1,0 +1,60 @@
+"""Runs a body of a test on this rank, and has what bodies ask for.
+
+    mpirun -np 2 python tests/multirank/harness.py FOLDER bodies.tape kinds_of_gradients '{}'
+
+calls `kinds_of_gradients(**{})` of bodies/tape.py on both ranks, after init(). A test says
+`job(tape.kinds_of_gradients, 2)` instead; see bodies/__init__.py. In FOLDER each rank leaves its
+process id and what it reports; after so many seconds as a fifth word says, if there is one, the
+stacks of its threads too.
+"""
+
+import faulthandler
+import importlib
+import json
+import os
+import pathlib
+import sys
+
+# As the launcher counts, so that they are known before init() and after shutdown().
+rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
+size = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE") or 1)
+OUT: pathlib.Path  # the folder of the test
+
+
+def report(**values) -> None:
+    """Leaves this rank's results for the test."""
+    (OUT / f"rank{rank}.json").write_text(json.dumps(values))
+
+
+def without_init(body):
+    """Marks a body before which init() is not called."""
+    body.without_init = True
+    return body
+
+
+def _init() -> None:
+    import smddp_tf as hvd
+
+    hvd.init()
+    assert (hvd.rank(), hvd.size()) == (rank, size), (hvd.rank(), hvd.size(), rank, size)
+
+
+def main(folder, module, name, arguments, seconds=None) -> None:
+    """Calls the body; what is imported here is the standard library only."""
+    global OUT
+    OUT = pathlib.Path(folder)
+    (OUT / f"pid{rank}").write_text(str(os.getpid()))
+    if seconds:
+        stacks = open(OUT / f"stacks{rank}", "w")
+        faulthandler.dump_traceback_later(float(seconds), exit=False, file=stacks)
+    # Keras imports them if they are there, which takes a third of TensorFlow's whole import.
+    sys.modules["sklearn"] = sys.modules["matplotlib"] = None
+    sys.modules["harness"] = sys.modules["__main__"]  # what bodies import is what runs
+    body = getattr(importlib.import_module(module), name)
+    if not getattr(body, "without_init", False):
+        _init()
+    body(**json.loads(arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
