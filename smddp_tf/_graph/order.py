@@ -24,11 +24,15 @@ from smddp_tf._job.enums import Matching
 tf = tensorflow()
 
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
+from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
+# In a session the calls of a function have no order either, so the name of the call is part of the
+# name by which its collectives are matched: added to an op's matching (ops/tf/runtime/op_kernel.h).
+NAMES_CALLER = 8
 # Our stateful ops that need no program order. Buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
 _constants: list = []  # holds the constant of _constant() once a graph has a collective
@@ -113,6 +117,11 @@ def _function_graph():
     while isinstance(graph, ControlFlowFuncGraph):
         graph = graph.outer_graph
     return graph
+
+
+def in_called_function() -> bool:
+    """Whether the current function may be called several times in one step, each time by an op."""
+    return isinstance(_function_graph(), FuncGraph)
 
 
 def unique_name(name: str) -> str:

@@ -52,3 +52,8 @@ def test_a_loop_of_a_session(job):
 def test_loops_of_a_session_inside_each_other(job):
     """Iterations of the inner loop run at the same time for several iterations of the outer one."""
     job(order_by_name.nested_loops, 2, env=ENV, timeout=90).check(2)
+
+
+def test_a_function_that_a_session_calls_twice(job):
+    """Its collectives have the same names in both calls, which run in any order."""
+    job(order_by_name.function_called_twice, 2, env=ENV, timeout=90).check(2)

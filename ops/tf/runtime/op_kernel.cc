@@ -23,6 +23,15 @@ bool Report(TF_OpKernelConstruction* context, ScopedStatus* status) {
   return status->ok();
 }
 
+// Where TensorFlow has inlined the function that this op belongs to: the op's scope then begins
+// with the name of the call. As the end of a collective's name; "" if the op has no scope.
+std::string CallerOf(TF_OpKernelConstruction* context) {
+  TF_StringView view = TF_OpKernelConstruction_GetName(context);
+  std::string name(view.data, view.len);
+  size_t end = name.rfind('/');
+  return end == std::string::npos ? "" : " (called at " + name.substr(0, end) + ")";
+}
+
 }  // namespace
 
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value) {
@@ -59,9 +68,16 @@ bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes
   if ((which & kHasDescription) && !ReadString(context, "description", &attributes->description)) {
     return false;
   }
-  return ReadInt(context, "process_set", &attributes->process_set) &&
-         ReadInt(context, "matching", &attributes->matching) &&
-         ReadString(context, "tensor_name", &attributes->name);
+  if (!ReadInt(context, "process_set", &attributes->process_set) ||
+      !ReadInt(context, "matching", &attributes->matching) ||
+      !ReadString(context, "tensor_name", &attributes->name)) {
+    return false;
+  }
+  if (attributes->matching & kNamesCaller) {
+    attributes->matching &= ~kNamesCaller;
+    attributes->name += CallerOf(context);
+  }
+  return true;
 }
 
 std::vector<int64_t> Dims(const TF_Tensor* tensor) {

@@ -51,6 +51,9 @@ enum AttributeSet : unsigned {
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
 inline constexpr const char* kMatchingAttr = "matching: int = 0";
+// Added to the matching of an op whose function may be called several times in one step of a
+// session: calls have no order there, so the name says which of them it is.
+constexpr int64_t kNamesCaller = 8;
 
 // Return false after a failure, which they have reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);

@@ -19,6 +19,10 @@ typedef struct TF_AsyncOpKernelDoneCallback TF_AsyncOpKernelDoneCallback;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;
 typedef struct TF_ShapeInferenceContext TF_ShapeInferenceContext;
 typedef struct TF_ShapeHandle TF_ShapeHandle;
+typedef struct TF_StringView {
+  const char* data;
+  size_t len;
+} TF_StringView;
 
 // TF_Code, TF_DataType and TF_Bool are plain integers in the ABI.
 enum {
@@ -89,6 +93,8 @@ void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction* context, const
                                          TF_Status* status);
 void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction* context, const char* name,
                                            char* value, size_t max_length, TF_Status* status);
+
+TF_StringView TF_OpKernelConstruction_GetName(TF_OpKernelConstruction* context);
 
 uint64_t TF_GetFrameId(TF_OpKernelContext* context);
 int64_t TF_GetIterId(TF_OpKernelContext* context);

@@ -23,10 +23,12 @@ def emit(kind: str, **arguments):
 
 def emit_matched(kind: str, group: Group, **arguments):
     """Emits an op that is matched by name where there is no program order. Returns its outputs."""
-    matching = order.matching()
+    matching = int(order.matching())
     if matching == Matching.BY_NAME:
         arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
-    return emit(kind, process_set=group.id, matching=int(matching), **arguments)
+        if order.in_called_function():
+            matching |= order.NAMES_CALLER
+    return emit(kind, process_set=group.id, matching=matching, **arguments)
 
 
 def call_in_jit(kind: str, tensors: list, *, title="", result_shapes=None, **arguments) -> list:

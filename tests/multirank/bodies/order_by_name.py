@@ -169,3 +169,21 @@ def nested_loops():
                 wanted = [[(4 * i + j + 1) * total for j in range(4)] for i in range(3)]
                 assert got.tolist() == wanted, (rank, step, got)
     report(done=True)
+
+
+def function_called_twice():
+    """Two calls of one function in a step: nothing orders them."""
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+
+        @tf.function
+        def f(x, i):
+            x = hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
+            return hvd.allreduce(x, op=hvd.Sum)
+
+        sums = [f(mine(10**i), i) for i in range(3)]
+        with v1.Session() as session:
+            for step in range(20):
+                got = session.run(sums, {turn: step})
+                assert got == [10.0**i * total * size for i in range(3)], (rank, step, got)
+    report(done=True)
