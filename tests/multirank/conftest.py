@@ -3,7 +3,6 @@
 import functools
 import os
 import sys
-import textwrap
 
 import launcher
 import pytest
@@ -75,14 +74,7 @@ KERASES = {"keras3": ("tf2.21", {}), "tf_keras": ("tf2.21", LEGACY), "keras2": (
 
 
 class KerasJob:
-    """Runs bodies with `hvd` = smddp_tf.keras and `keras` = the Keras of this environment."""
-
-    PRELUDE = f"""
-import sys
-sys.path.insert(0, {str(launcher.ROOT / "tests/multirank")!r})
-import smddp_tf.keras as hvd
-keras = tf.keras
-"""
+    """Runs bodies where tf.keras is this Keras."""
 
     def __init__(self, name, tmp_path):
         python, self.env = KERASES[name]
@@ -93,8 +85,6 @@ keras = tf.keras
         return _why_not(self.python, modules)
 
     def __call__(self, body, ranks, env=None, **options):
-        if isinstance(body, str):
-            body = self.PRELUDE + textwrap.dedent(body)
         return launcher.run_ranks(
             body,
             ranks,

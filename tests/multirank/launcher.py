@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 
 from fork_servers import ForkServers
 
@@ -23,22 +22,6 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = pathlib.Path(sys.executable).parent
 _fork_servers = ForkServers()
-
-PRELUDE = """
-import faulthandler, json, os, pathlib, sys, time
-OUT = pathlib.Path({out!r})
-_name = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK", "0")
-(OUT / f"pid{{_name}}").write_text(str(os.getpid()))
-_stacks = open(OUT / f"stacks{{_name}}", "w")
-faulthandler.dump_traceback_later({dump}, exit=False, file=_stacks)
-import numpy as np
-# Keras imports them if they are there, which takes a third of TensorFlow's whole import.
-sys.modules["sklearn"] = sys.modules["matplotlib"] = None
-def report(**values):
-    "Leaves this rank's results for the test."
-    path = OUT / f"rank{{hvd.rank()}}.json"
-    path.write_text(json.dumps(values))
-"""
 
 
 @dataclasses.dataclass
@@ -73,12 +56,12 @@ def environment(extra=None) -> dict:
 
 
 def _kill_left_ranks(folder) -> None:
-    """Kills what a job left running. A process id is used only while it still runs our script."""
+    """Kills what a job left running. A process id is used only while it is still ours."""
     for path in pathlib.Path(folder).glob("pid*"):
         pid = int(path.read_text() or 0)
         try:
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            ours = (folder, pathlib.Path(folder) / "script.py", HERE / "fork_server.py")
+            ours = (folder, HERE / "fork_server.py")
             if set(map(os.fsencode, ours)) & set(command):
                 os.kill(pid, signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
@@ -144,16 +127,6 @@ def script(body, folder, seconds=None) -> list:
     return [HERE / "harness.py", folder, *body.words(), *([seconds] if seconds else [])]
 
 
-def _script_of_text(body: str, folder, seconds) -> list:
-    """The same for a body that is text."""
-    path = folder / "script.py"
-    header = "import tensorflow as tf\nimport smddp_tf as hvd\nhvd.init()\n"
-    header += "rank, size = hvd.rank(), hvd.size()\n"
-    prelude = PRELUDE.format(dump=seconds, out=str(folder))
-    path.write_text(prelude + header + textwrap.dedent(body))
-    return [path]
-
-
 def run_ranks(
     body,
     ranks: int,
@@ -174,8 +147,7 @@ def run_ranks(
     for pattern in ("rank*.json", "pid*", "stacks*"):
         for old in out.glob(pattern):
             old.unlink()
-    seconds = max(5, timeout - 10)
-    words = (_script_of_text if isinstance(body, str) else script)(body, out, seconds)
+    words = script(body, out, max(5, timeout - 10))
     python = [python or sys.executable] if cold or launcher else warm_python(python, env)
     command = [*mpirun(ranks, launcher), *python, *words]
     code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)

@@ -7,6 +7,7 @@ import sys
 
 import launcher
 import pytest
+from bodies import wheel
 
 # SMDDP_TEST_WHEELS=wheelhouse tests what `make wheels` has made.
 FOLDER = launcher.ROOT / os.environ.get("SMDDP_TEST_WHEELS", "dist")
@@ -37,23 +38,10 @@ def test_one_file():
     assert "linux_" in WHEELS[0].name.split("-")[4]
 
 
-def test_needs_neither_tensorflow_nor_mpi(installed):
+def test_needs_neither_tensorflow_nor_mpi(installed, tmp_path):
     """The package imports and counts itself as one rank; what is missing is said at first use."""
-    code = """
-import sys
-sys.modules["tensorflow"] = None
-import smddp_tf as hvd
-hvd.init()
-assert hvd.size() == 1
-try:
-    hvd.allreduce
-    raise SystemExit("TensorFlow was not needed")
-except ImportError as error:
-    assert "smddp_tf[cpu]" in str(error), error
-print(hvd.__file__)
-"""
     env = {**os.environ, "PYTHONPATH": str(installed)}
-    command = [sys.executable, "-c", code]
+    command = [sys.executable, *launcher.script(wheel.needs_no_tensorflow, tmp_path)]
     options = {"env": env, "cwd": installed, "capture_output": True, "text": True, "timeout": 60}
     result = subprocess.run(command, check=False, **options)
     assert result.returncode == 0, result.stderr
