@@ -9,12 +9,19 @@ died), ``DeadlineExceededError`` (a wait exceeded SMDDP_TIMEOUT_SECONDS), ``Inva
 class NotInitializedError(ValueError):
     """A function that needs an initialized job was called before ``init()``."""
 
-    def __init__(self) -> None:
-        super().__init__("smddp_tf has not been initialized; call smddp_tf.init() first.")
+    # Inside tf.function, AutoGraph raises a class of its own in place of an error whose constructor
+    # it does not know.
+    __init__ = Exception.__init__
+
+    def __str__(self) -> str:
+        text = "smddp_tf has not been initialized; call smddp_tf.init() first."
+        return super().__str__() or text
 
 
 class LibraryError(ImportError):
     """A native library is missing, fails to load, or has a different version."""
+
+    __init__ = Exception.__init__  # as above
 
 
 class JobError(RuntimeError):

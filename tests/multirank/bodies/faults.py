@@ -265,8 +265,7 @@ def before_init():
         hvd.size,
         lambda: hvd.allreduce(1.0),
         lambda: hvd.DistributedGradientTape(tf.GradientTape()),
-        # AutoGraph puts a StagingError in place of every class that it does not know.
-        tf.function(lambda: hvd.allreduce(1.0), autograph=False),
+        tf.function(lambda: hvd.allreduce(1.0)),
     ):
         with raises(ValueError, "init()"):
             call()
