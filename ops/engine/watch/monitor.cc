@@ -212,9 +212,13 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
              Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
 }
 
-void Monitor::Break(const Status& failure) {
+void Monitor::Break(const Status& own) {
   broken_ = true;
-  shm_->PostFailure(static_cast<int>(failure.code()), failure.message());
+  shm_->PostFailure(static_cast<int>(own.code()), own.message());
+  // All ranks of the node report the failure that was posted first.
+  std::string text = own.message();
+  int posted = shm_->Failure(&text);
+  Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
   // A failure heard from another node went to all nodes already; repeating it is harmless.
   if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
   LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());

@@ -38,7 +38,7 @@ class Monitor {
   Status DeathOf(const Operation& operation, int rank) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing) const;
   void CheckPlans(double seconds, Status* failure) const;
-  void Break(const Status& failure);
+  void Break(const Status& own);
   void ListenToNodes();
   bool GoneFor(int job_rank, double seconds) const;
   void UpdatePeers(double seconds);

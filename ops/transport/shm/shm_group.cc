@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -200,7 +201,14 @@ bool ShmGroup::JoinEnded(uint64_t tickets, int* last) const {
 }
 
 bool ShmGroup::PostFailure(int code, const std::string& text) const {
-  if (header_->failure_claimed.exchange(1) != 0) return false;
+  if (header_->failure_claimed.exchange(1) != 0) {
+    // The peer that was first may still be writing its text, which the caller wants to read next.
+    // It may also have died there, so this ends.
+    for (int i = 0; i < 1000 && header_->failure_code.load(std::memory_order_acquire) == 0; ++i) {
+      ::sched_yield();
+    }
+    return false;
+  }
   std::strncpy(header_->failure_text, text.c_str(), kFailureBytes - 1);
   header_->failure_code.store(code, std::memory_order_release);
   RingPeers();
