@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "capi/to_request.h"
-#include "collective/host/exchange.h"
 #include "core/log.h"
+#include "core/ranges.h"
 #include "engine/communicator.h"
 #include "engine/part_sizes.h"
 #include "kernels/cpu/reduce.h"

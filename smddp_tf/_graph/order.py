@@ -18,21 +18,17 @@ import functools
 import re
 import threading
 
+from smddp_tf._graph.calls import function_graph
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.enums import Matching
 
 tf = tensorflow()
 
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
-from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
-from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
-# In a session the calls of a function have no order either, so the name of the call is part of the
-# name by which its collectives are matched: added to an op's matching (ops/tf/runtime/op_kernel.h).
-NAMES_CALLER = 8
 # Our stateful ops that need no program order. Buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
 _constants: list = []  # holds the constant of _constant() once a graph has a collective
@@ -50,8 +46,8 @@ def _constant():
 def variable_handle():
     """The handle of the variable that keeps calls in order inside XLA."""
     with tf.init_scope(), tf.device("/cpu:0"):
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name="smddp_tf_order")
-        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0))
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
     return handle
 
 
@@ -111,19 +107,6 @@ def _in_own_thread() -> bool:
     return thread is not threading.main_thread() and not foreign
 
 
-def _function_graph():
-    """The current function's or TF1 graph, outside of any loop or cond being traced."""
-    graph = tf.compat.v1.get_default_graph()
-    while isinstance(graph, ControlFlowFuncGraph):
-        graph = graph.outer_graph
-    return graph
-
-
-def in_called_function() -> bool:
-    """Whether the current function may be called several times in one step, each time by an op."""
-    return isinstance(_function_graph(), FuncGraph)
-
-
 def unique_name(name: str) -> str:
     """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
     names = tf.compat.v1.get_default_graph().get_collection_ref(_NAMES)
@@ -143,7 +126,7 @@ def site_name(kind: str) -> str:
         # Drop the number of "Thread-3 (evaluate)": ranks may have started different threads before.
         thread = re.sub(r"[-_]?\d+", "", threading.current_thread().name)
         return f"{kind} ({thread})" if _in_own_thread() else kind
-    graph = _function_graph()
+    graph = function_graph()
     sites = graph.get_collection_ref(_SITES)
     if not sites:
         sites.append(0)

@@ -11,10 +11,13 @@ is about to remove, serve TensorFlow 2.15 to 2.17: arguments are passed as text,
 raise tf.errors.InternalError, since a legacy call has no other error class.
 """
 
+import contextlib
 import struct
+import threading
 from urllib.parse import quote
 
 from smddp_tf._graph import library, order
+from smddp_tf._graph.calls import call_number
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.enums import Kind
 from smddp_tf._job.process_sets import Group
@@ -44,12 +47,30 @@ _ELEMENTS = {
 _MODULE_VERSION = 9
 _TARGET = "smddp_collective"
 _LAST_TOKEN = "smddp_tf_last_token"
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def of_jit():
+    """Marks what is emitted as part of a compiled function.
+
+    The gradient of a compiled function is compiled too, but tf.compat.v1.gradients() emits it where
+    TensorFlow does not say so.
+    """
+    before = getattr(_thread, "of_jit", False)
+    _thread.of_jit = True
+    try:
+        yield
+    finally:
+        _thread.of_jit = before
 
 
 def inside_jit() -> bool:
     """Whether the graph being traced will be compiled by XLA."""
     if tf.executing_eagerly():
         return False
+    if getattr(_thread, "of_jit", False):
+        return True
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
@@ -71,13 +92,14 @@ def _static_shape(tensor) -> list:
 
 def _read_token():
     if not order.in_session():
-        token = tf.raw_ops.ReadVariableOp(resource=order.variable_handle(), dtype=tf.int32)
+        token = tf.raw_ops.ReadVariableOp(resource=order.variable_handle(), dtype=tf.int64)
         token.set_shape([])
         return token
     # In a TF1 session the variable is not initialized. Collectives are matched by name there, so
-    # only order within this function is needed: pass the token from call to call.
+    # only order within this function is needed: pass the token from call to call. Its value is the
+    # number of the function's call, which becomes part of the name.
     last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
-    return last[0] if last else tf.constant(0, tf.int32)
+    return last[0] if last else call_number()
 
 
 def _write_token(token) -> None:
@@ -188,7 +210,7 @@ def call(
     *results, token = emit(
         [*tensors, token],
         fields,
-        [*[tensor.dtype for tensor in tensors], tf.int32],
+        [*[tensor.dtype for tensor in tensors], tf.int64],
         [*(result_shapes or shapes), []],
     )
     _write_token(token)

@@ -54,6 +54,18 @@ def test_loops_of_a_session_inside_each_other(job):
     job(order_by_name.nested_loops, 2, env=ENV, timeout=90).check(2)
 
 
-def test_a_function_that_a_session_calls_twice(job):
-    """Its collectives have the same names in both calls, which run in any order."""
-    job(order_by_name.function_called_twice, 2, env=ENV, timeout=90).check(2)
+@pytest.mark.parametrize("way", ["inlined", "not optimized", "not inlined", "jit"])
+def test_a_function_that_a_session_calls_several_times(job, way):
+    """Its collectives have the same names in all calls, which run in any order."""
+    body = order_by_name.function_called_several_times(way)
+    job(body, 2, env=ENV, timeout=90).check(2)
+
+
+def test_functions_inside_each_other_that_a_session_calls_twice(job):
+    """The number of the inner call does not say which call of the outer function it belongs to."""
+    job(order_by_name.nested_functions_called_twice, 3, env=ENV, timeout=90).check(3)
+
+
+def test_functions_of_the_main_thread_called_from_several_threads(job):
+    """They were made for program order: each waits in a thread of TensorFlow's."""
+    job(order_by_name.functions_traced_before(3, 4), 2, env=ENV, timeout=90).check(2)

@@ -12,13 +12,8 @@ class AllgatherCall : public RaggedCall {
 }  // namespace
 
 void RegisterAllgather() {
-  RegisterAsync<AllgatherCall, CreateAttributes<kHasType>, DestroyAttributes>(
-      {"SmddpAllgather",
-       {"tensor: T"},
-       {"output: T"},
-       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       UnknownShape});
+  RegisterCollective<AllgatherCall, CreateAttributes<kHasType>, DestroyAttributes>(
+      "Allgather", {{"tensor: T"}, {"output: T"}, {kTypeAttr}, UnknownShape});
 }
 
 }  // namespace smddp_tf

@@ -6,14 +6,12 @@ namespace smddp_tf {
 
 void RegisterAllreduce() {
   constexpr unsigned kAttrs = kHasType | kHasReduce | kHasList | kHasDescription;
-  RegisterAsync<SameShapesCall<SMDDP_ALLREDUCE>, CreateAttributes<kAttrs>, DestroyAttributes>(
-      {"SmddpAllreduce",
-       {"tensors: N * T"},
-       {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", "description: string = ''", kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       SameShapes});
+  RegisterCollective<SameShapesCall<SMDDP_ALLREDUCE>, CreateAttributes<kAttrs>, DestroyAttributes>(
+      "Allreduce", {{"tensors: N * T"},
+                    {"outputs: N * T"},
+                    {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+                     "postscale: float = 1.0", "description: string = ''"},
+                    SameShapes});
 }
 
 }  // namespace smddp_tf

@@ -33,13 +33,11 @@ class AlltoallCall : public RaggedCall {
 }  // namespace
 
 void RegisterAlltoall() {
-  RegisterAsync<AlltoallCall, CreateAttributes<kHasType>, DestroyAttributes>(
-      {"SmddpAlltoall",
-       {"tensor: T", "splits: int32"},
-       {"output: T", "received_splits: int32"},
-       {kTypeAttr, kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       UnknownShape});
+  RegisterCollective<AlltoallCall, CreateAttributes<kHasType>, DestroyAttributes>(
+      "Alltoall", {{"tensor: T", "splits: int32"},
+                   {"output: T", "received_splits: int32"},
+                   {kTypeAttr},
+                   UnknownShape});
 }
 
 }  // namespace smddp_tf

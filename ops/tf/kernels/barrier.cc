@@ -1,11 +1,11 @@
 #include "capi/smddp.h"
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 #include "tf/runtime/register.h"
 
 namespace smddp_tf {
 namespace {
 
-class BarrierCall : public AsyncCall {
+class BarrierCall : public OpCall {
   void Start() override {
     Post(MakeRequest(SMDDP_BARRIER, attributes(), {}), [this] { Finish(); });
   }
@@ -14,8 +14,8 @@ class BarrierCall : public AsyncCall {
 }  // namespace
 
 void RegisterBarrier() {
-  RegisterAsync<BarrierCall, CreateAttributes<0>, DestroyAttributes>(
-      {"SmddpBarrier", {}, {}, {kNameAttr, kSetAttr, kMatchingAttr}, true, NoOutputs});
+  RegisterCollective<BarrierCall, CreateAttributes<0>, DestroyAttributes>("Barrier",
+                                                                          {{}, {}, {}, NoOutputs});
 }
 
 }  // namespace smddp_tf

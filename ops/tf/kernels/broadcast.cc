@@ -5,14 +5,12 @@
 namespace smddp_tf {
 
 void RegisterBroadcast() {
-  RegisterAsync<SameShapesCall<SMDDP_BROADCAST>, CreateAttributes<kHasType | kHasRoot | kHasList>,
-                DestroyAttributes>(
-      {"SmddpBroadcast",
-       {"tensors: N * T"},
-       {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "root_rank: int", kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       SameShapes});
+  RegisterCollective<SameShapesCall<SMDDP_BROADCAST>,
+                     CreateAttributes<kHasType | kHasRoot | kHasList>, DestroyAttributes>(
+      "Broadcast", {{"tensors: N * T"},
+                    {"outputs: N * T"},
+                    {kTypeAttr, "N: int >= 1", "root_rank: int"},
+                    SameShapes});
 }
 
 }  // namespace smddp_tf

@@ -6,7 +6,7 @@
 // tokens that End consumes keep it from pruning them.
 #include <utility>  // for move
 
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 #include "tf/runtime/register.h"
 
 namespace smddp_tf {
@@ -72,25 +72,12 @@ bool SetScalar(TF_OpKernelContext* context, int output, int64_t value) {
   return true;
 }
 
-bool ReadRun(TF_OpKernelContext* context, int64_t* run) {
-  ScopedStatus status;
-  TF_Tensor* in = nullptr;
-  TF_GetInput(context, 0, &in, status);
-  if (!status.ok()) {
-    TF_OpKernelContext_Failure(context, status);
-    return false;
-  }
-  *run = *static_cast<const int64_t*>(TF_TensorData(in));
-  TF_DeleteTensor(in);
-  return true;
-}
-
-class BucketCall : public AsyncCall {
+class BucketCall : public OpCall {
   void Start() override {
     const Bucket& bucket = *static_cast<const Bucket*>(kernel_);
     int count = static_cast<int>(bucket.attributes.num_tensors);
     int64_t run = 0;
-    if (!ReadRun(context_, &run) || !pairs_.Open(context_, 1, count) ||
+    if (!ReadScalar(context_, 0, &run) || !pairs_.Open(context_, 1, count) ||
         !SetScalar(context_, count, run)) {
       return Finish();
     }
@@ -129,10 +116,10 @@ void* CreateEnd(TF_OpKernelConstruction* context) {
 
 void DestroyEnd(void* kernel) { delete static_cast<int64_t*>(kernel); }
 
-class EndCall : public AsyncCall {
+class EndCall : public OpCall {
   void Start() override {
     int64_t run = 0;
-    if (!ReadRun(context_, &run)) return Finish();
+    if (!ReadScalar(context_, 0, &run)) return Finish();
     next_ = [this] { Finish(); };
     smddp_plan_end(static_cast<int>(*static_cast<const int64_t*>(kernel_)), run, Done, this);
   }

@@ -20,14 +20,14 @@ void RaggedCall::PostRagged(int kind, const int32_t* splits, int num_splits) {
   request.num_tensors = 1;
   request.tensors = &tensor;
   std::string name;
-  NumberIteration(&request, &name);
+  if (!NumberRun(&request, &name)) return Finish();
   next_ = [this] { Finish(); };
-  AsyncCall* call = this;  // as Done and Allocate expect it
+  OpCall* call = this;  // as Done and Allocate expect it
   smddp_post_ragged(&request, splits, num_splits, Allocate, Done, call);
 }
 
 int RaggedCall::Allocate(void* argument, const int64_t* rows, int ranks, void** out) {
-  auto* call = static_cast<RaggedCall*>(static_cast<AsyncCall*>(argument));
+  auto* call = static_cast<RaggedCall*>(static_cast<OpCall*>(argument));
   if (!call->AllocateOthers(rows, ranks) || !call->AllocateOutput(rows, ranks)) return SMDDP_SYSTEM;
   *out = TF_TensorData(call->out_);
   return SMDDP_OK;

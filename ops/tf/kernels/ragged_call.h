@@ -5,11 +5,11 @@
 #include <memory>
 #include <vector>
 
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 
 namespace smddp_tf {
 
-class RaggedCall : public AsyncCall {
+class RaggedCall : public OpCall {
  public:
   ~RaggedCall() override;
 

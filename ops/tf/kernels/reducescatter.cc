@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "capi/smddp.h"
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 #include "tf/runtime/register.h"
 
 namespace smddp_tf {
 namespace {
 
-class ReduceScatterCall : public AsyncCall {
+class ReduceScatterCall : public OpCall {
   void Start() override {
     size_t count = static_cast<size_t>(attributes().num_tensors);
     dims_.reserve(count);  // no reallocation: tensors_ points into it
@@ -67,15 +67,13 @@ class ReduceScatterCall : public AsyncCall {
 }  // namespace
 
 void RegisterReducescatter() {
-  RegisterAsync<ReduceScatterCall, CreateAttributes<kHasType | kHasReduce | kHasList>,
-                DestroyAttributes>(
-      {"SmddpReducescatter",
-       {"tensors: N * T"},
-       {"outputs: N * T"},
-       {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", kNameAttr, kSetAttr, kMatchingAttr},
-       true,
-       UnknownShape});
+  RegisterCollective<ReduceScatterCall, CreateAttributes<kHasType | kHasReduce | kHasList>,
+                     DestroyAttributes>(
+      "Reducescatter", {{"tensors: N * T"},
+                        {"outputs: N * T"},
+                        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
+                         "postscale: float = 1.0"},
+                        UnknownShape});
 }
 
 }  // namespace smddp_tf

@@ -1,12 +1,12 @@
 // SameShapesCall: a collective of a list of tensors, with outputs of the inputs' shapes.
 #pragma once
 
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 
 namespace smddp_tf {
 
 template <int kKind>
-class SameShapesCall : public AsyncCall {
+class SameShapesCall : public OpCall {
   void Start() override {
     if (!pairs_.Open(context_, 0, static_cast<int>(attributes().num_tensors))) return Finish();
     Post(MakeRequest(kKind, attributes(), pairs_.tensors()), [this] { Finish(); });

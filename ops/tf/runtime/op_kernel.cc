@@ -23,15 +23,6 @@ bool Report(TF_OpKernelConstruction* context, ScopedStatus* status) {
   return status->ok();
 }
 
-// Where TensorFlow has inlined the function that this op belongs to: the op's scope then begins
-// with the name of the call. As the end of a collective's name; "" if the op has no scope.
-std::string CallerOf(TF_OpKernelConstruction* context) {
-  TF_StringView view = TF_OpKernelConstruction_GetName(context);
-  std::string name(view.data, view.len);
-  size_t end = name.rfind('/');
-  return end == std::string::npos ? "" : " (called at " + name.substr(0, end) + ")";
-}
-
 }  // namespace
 
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value) {
@@ -68,22 +59,22 @@ bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes
   if ((which & kHasDescription) && !ReadString(context, "description", &attributes->description)) {
     return false;
   }
-  if (!ReadInt(context, "process_set", &attributes->process_set) ||
-      !ReadInt(context, "matching", &attributes->matching) ||
-      !ReadString(context, "tensor_name", &attributes->name)) {
-    return false;
-  }
-  if (attributes->matching & kNamesCaller) {
-    attributes->matching &= ~kNamesCaller;
-    attributes->name += CallerOf(context);
-  }
-  return true;
+  return ReadInt(context, "process_set", &attributes->process_set) &&
+         ReadInt(context, "matching", &attributes->matching) &&
+         ReadString(context, "tensor_name", &attributes->name);
 }
 
 std::vector<int64_t> Dims(const TF_Tensor* tensor) {
   std::vector<int64_t> dims(TF_NumDims(tensor));
   for (size_t i = 0; i < dims.size(); ++i) dims[i] = TF_Dim(tensor, static_cast<int>(i));
   return dims;
+}
+
+bool ReadScalar(TF_OpKernelContext* context, int input, int64_t* value) {
+  Input in(context, input);
+  if (in.Failed(context)) return false;
+  *value = *static_cast<const int64_t*>(TF_TensorData(in.get()));
+  return true;
 }
 
 TensorPairs::~TensorPairs() {
@@ -191,15 +182,26 @@ void RegisterKernel(const std::string& op, TF_KernelBuilder* builder) {
   if (!status.ok()) fprintf(stderr, "smddp_tf: kernel of %s: %s\n", op.c_str(), TF_Message(status));
 }
 
-void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+namespace {
+
+void CopyShapes(TF_ShapeInferenceContext* context, int64_t count, TF_Status* status) {
   TF_ShapeHandle* handle = TF_NewShapeHandle();
-  int64_t n = TF_ShapeInferenceContextNumInputs(context);
-  for (int i = 0; i < n; ++i) {
+  for (int i = 0; i < count; ++i) {
     TF_ShapeInferenceContextGetInput(context, i, handle, status);
     if (TF_GetCode(status) == kTfOk) TF_ShapeInferenceContextSetOutput(context, i, handle, status);
     if (TF_GetCode(status) != kTfOk) break;
   }
   TF_DeleteShapeHandle(handle);
+}
+
+}  // namespace
+
+void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status) {
+  CopyShapes(context, TF_ShapeInferenceContextNumInputs(context), status);
+}
+
+void SameShapesButLast(TF_ShapeInferenceContext* context, TF_Status* status) {
+  CopyShapes(context, TF_ShapeInferenceContextNumInputs(context) - 1, status);
 }
 
 void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status) {

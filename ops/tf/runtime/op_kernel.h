@@ -51,9 +51,6 @@ enum AttributeSet : unsigned {
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
 inline constexpr const char* kMatchingAttr = "matching: int = 0";
-// Added to the matching of an op whose function may be called several times in one step of a
-// session: calls have no order there, so the name says which of them it is.
-constexpr int64_t kNamesCaller = 8;
 
 // Return false after a failure, which they have reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);
@@ -87,6 +84,9 @@ class Input {
   ScopedStatus status_;
 };
 
+// Reads an input of one int64. Returns false after a failure, which it has reported to TensorFlow.
+bool ReadScalar(TF_OpKernelContext* context, int input, int64_t* value);
+
 // Inputs [first_input, first_input + count), paired with outputs of the same shapes at [0, count).
 // An input's buffer is forwarded to its output where TensorFlow allows it; otherwise the output is
 // newly allocated.
@@ -108,25 +108,29 @@ class TensorPairs {
 smddp_request MakeRequest(int kind, const Attributes& attributes,
                           const std::vector<smddp_tensor>& tensors);
 
+// What the name of a collective has at its end in one of several calls of its function.
+inline std::string NameOfCall(int64_t number) { return " (call " + std::to_string(number) + ")"; }
+
 // TensorFlow's error code for one of capi/smddp.h's codes.
 int TensorFlowCode(int code);
 void FailOp(TF_OpKernelContext* context, int code, const char* message);
 
 std::vector<int64_t> Dims(const TF_Tensor* tensor);
 
-// Registers an op definition. A failure is written to stderr, because ops are registered while the
-// library is loaded.
+using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 struct OpSpec {
   std::string name;
   std::vector<const char*> inputs, outputs, attrs;
   bool stateful;
-  void (*shape)(TF_ShapeInferenceContext*, TF_Status*);
+  ShapeFunction shape;
 };
+// Failures are written to stderr, because ops are registered while the library is loaded.
 void RegisterOp(const OpSpec& spec);
 void RegisterKernel(const std::string& op, TF_KernelBuilder* builder);
 
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i
+void SameShapesButLast(TF_ShapeInferenceContext* context, TF_Status* status);  // a further input
 void UnknownShape(TF_ShapeInferenceContext* context, TF_Status* status);
 void ScalarShape(TF_ShapeInferenceContext* context, TF_Status* status);  // one output
 void NoOutputs(TF_ShapeInferenceContext* context, TF_Status* status);

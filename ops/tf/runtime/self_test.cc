@@ -3,7 +3,7 @@
 #include <chrono>
 #include <thread>
 
-#include "tf/runtime/async_call.h"
+#include "tf/runtime/op_call.h"
 #include "tf/runtime/register.h"
 
 namespace smddp_tf {
@@ -13,7 +13,7 @@ void* CreateSelfTest(TF_OpKernelConstruction*) { return nullptr; }
 void DestroySelfTest(void*) {}
 
 // y = x + 1, computed later on another thread, after the caller's stack has changed.
-class SelfTestCall : public AsyncCall {
+class SelfTestCall : public OpCall {
   void Start() override {
     std::thread([this] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

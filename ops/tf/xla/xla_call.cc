@@ -6,9 +6,21 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
+#include <string>
+
+#include "tf/runtime/op_kernel.h"
+
 namespace smddp_tf {
 
-int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors) {
+int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors,
+                  const void* token, void* next_token) {
+  int64_t call = 0;
+  std::memcpy(&call, token, sizeof call);
+  std::memmove(next_token, token, sizeof call);  // XLA may give both the same memory
+  std::string name = request.name;
+  if (call != 0) name += NameOfCall(call);
+  request.name = name.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
   return smddp_run(&request);

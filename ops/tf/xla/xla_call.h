@@ -12,8 +12,11 @@ namespace smddp_tf {
 inline constexpr const char* kXlaTarget = "smddp_collective";
 
 // Runs the request on the tensors. Shapes are static, so the parts of an allgather or alltoall are
-// equal. Returns one of capi/smddp.h's codes.
-int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors);
+// equal. The last operand and the last result of a custom call are the token that orders the calls,
+// an int64: in a TF1 session the number of the call of the function, else 0. Returns one of
+// capi/smddp.h's codes.
+int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors,
+                  const void* token, void* next_token);
 
 // Both return "", or the reason why registration failed. `tensorflow` is the dlopen handle of
 // libtensorflow_cc.so.2.

@@ -103,7 +103,6 @@ Error* TypedCall(Call* call) {
   if (!reader.complete) {
     return Failure(api, SMDDP_SYSTEM, "an argument of a collective is missing in XLA's program");
   }
-  // The last operand and the last result are the token that orders the calls.
   std::vector<smddp_tensor> tensors;
   int64_t count = call->arguments.size - 1;
   for (int64_t i = 0; i < count; ++i) {
@@ -111,9 +110,8 @@ Error* TypedCall(Call* call) {
     tensors.push_back(
         {in.data, call->results.buffers[i]->data, static_cast<int32_t>(in.rank), in.dims});
   }
-  *static_cast<int32_t*>(call->results.buffers[count]->data) = 0;
-
-  int code = RunXlaRequest(request, tensors);
+  int code = RunXlaRequest(request, tensors, call->arguments.buffers[count]->data,
+                           call->results.buffers[count]->data);
   return code == SMDDP_OK ? nullptr : Failure(api, code, smddp_last_error());
 }
 

@@ -58,13 +58,11 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   std::vector<std::vector<int64_t>> dims;
   for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
   std::vector<smddp_tensor> tensors;
-  // The last operand and the last result are the token that orders the calls. There is always more
-  // than one result, so `out` is an array.
+  // The token is a result too, so there is more than one, and `out` is an array.
   void** results = static_cast<void**>(out);
   for (size_t i = 0; i < dims.size(); ++i) {
     tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});
   }
-  *static_cast<int32_t*>(results[dims.size()]) = 0;
   std::string name = Unescape(fields["name"]);
   smddp_request request = {};
   request.kind = std::atoi(fields["kind"].c_str());
@@ -76,7 +74,7 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   request.postscale = std::strtod(fields["postscale"].c_str(), nullptr);
   request.matching = std::atoi(fields["matching"].c_str());
   request.name = name.c_str();
-  return RunXlaRequest(request, tensors);
+  return RunXlaRequest(request, tensors, in[dims.size()], results[dims.size()]);
 }
 
 // `status` is XLA's XlaCustomCallStatus, which has been a std::optional<std::string> since before

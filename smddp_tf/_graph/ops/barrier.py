@@ -14,3 +14,4 @@ def barrier(name: str, group: Group):
 
 
 tensorflow().no_gradient("SmddpBarrier")
+tensorflow().no_gradient("SmddpUnorderedBarrier")

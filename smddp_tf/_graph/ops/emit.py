@@ -1,6 +1,7 @@
 """Emits an op, or inside jit its custom call, in program order."""
 
 from smddp_tf._graph import library, order, xla
+from smddp_tf._graph.calls import call_number
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group
@@ -22,13 +23,19 @@ def emit(kind: str, **arguments):
 
 
 def emit_matched(kind: str, group: Group, **arguments):
-    """Emits an op that is matched by name where there is no program order. Returns its outputs."""
-    matching = int(order.matching())
+    """Emits a collective, in the form that suits the order here. Returns its outputs.
+
+    In program order, the op blocks a thread of TensorFlow's until it is done, as do eager ones; in
+    threads and TF1 sessions, it does not (ops/tf/runtime/op_call.h).
+    """
+    matching = order.matching()
     if matching == Matching.BY_NAME:
         arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
-        if order.in_called_function():
-            matching |= order.NAMES_CALLER
-    return emit(kind, process_set=group.id, matching=matching, **arguments)
+    if matching != Matching.IN_ORDER and not tf.executing_eagerly():
+        in_session = matching == Matching.BY_NAME
+        arguments["call"] = call_number() if in_session else tf.constant(0, tf.int64)
+        kind = f"unordered_{kind}"
+    return emit(kind, process_set=group.id, matching=int(matching), **arguments)
 
 
 def call_in_jit(kind: str, tensors: list, *, title="", result_shapes=None, **arguments) -> list:
@@ -45,8 +52,13 @@ def call_in_jit(kind: str, tensors: list, *, title="", result_shapes=None, **arg
     @tf.custom_gradient
     def call(*inputs):
         named = {**arguments, "name": title or arguments["name"]}
+
+        def gradient(*upstream):
+            with xla.of_jit():
+                return jit_gradients[kind](list(upstream), **arguments)
+
         results = xla.call(kind, list(inputs), result_shapes=result_shapes, **named)
-        return results, lambda *upstream: jit_gradients[kind](list(upstream), **arguments)
+        return results, gradient
 
     return list(call(*tensors))
 

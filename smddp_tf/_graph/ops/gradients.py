@@ -17,6 +17,21 @@ from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 tf = tensorflow()
 
 
+def _gradient_of(kind: str):
+    """Registers a function as the gradient of both forms of a kind of collective."""
+
+    def register(gradient):
+        def of_unordered(node, *upstream):
+            grads = gradient(node, *upstream)
+            return [*(grads if isinstance(grads, (list, tuple)) else [grads]), None]
+
+        tf.RegisterGradient(f"Smddp{kind}")(gradient)
+        tf.RegisterGradient(f"SmddpUnordered{kind}")(of_unordered)
+        return gradient
+
+    return register
+
+
 def _common(node) -> dict:
     """The attributes that all ops have."""
     return {
@@ -48,7 +63,7 @@ def of_allreduce(upstream: list, op, prescale, postscale, name: str, group: Grou
     return allreduce(upstream, op, prescale, postscale, name + ".grad", group)
 
 
-@tf.RegisterGradient("SmddpAllreduce")
+@_gradient_of("Allreduce")
 def _(node, *upstream):
     return of_allreduce(list(upstream), **reduction(node))
 
@@ -59,7 +74,7 @@ def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
     return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
 
 
-@tf.RegisterGradient("SmddpBroadcast")
+@_gradient_of("Broadcast")
 def _(node, *upstream):
     return _of_broadcast(list(upstream), root=node.get_attr("root_rank"), **_common(node))
 
@@ -69,7 +84,7 @@ def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
     return reducescatter(upstream, Average, 1.0, 1.0, name + ".grad", group)
 
 
-@tf.RegisterGradient("SmddpAllgather")
+@_gradient_of("Allgather")
 def _(node, upstream):
     # As inside jit, but here the ranks may have different numbers of rows.
     common, tensor = _common(node), node.inputs[0]
@@ -88,7 +103,7 @@ def _of_alltoall_in_jit(upstream: list, name: str, group: Group) -> list:
     return [alltoall_in_jit(upstream[0], name + ".grad", group)]
 
 
-@tf.RegisterGradient("SmddpAlltoall")
+@_gradient_of("Alltoall")
 def _(node, upstream, _):
     common = _common(node)
     splits = node.outputs[1]
@@ -112,7 +127,7 @@ def _of_reducescatter(upstream, op, prescale, postscale, name: str, group: Group
     return grads
 
 
-@tf.RegisterGradient("SmddpReducescatter")
+@_gradient_of("Reducescatter")
 def _(node, *upstream):
     return _of_reducescatter(upstream, **reduction(node))
 

@@ -171,19 +171,95 @@ def nested_loops():
     report(done=True)
 
 
-def function_called_twice():
-    """Two calls of one function in a step: nothing orders them."""
+def _optimize_nothing(config):
+    """TensorFlow then runs functions as they are instead of inlining them."""
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config.graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
+
+
+def function_called_several_times(way):
+    """Three calls of one function in a step, with a gradient: nothing orders them.
+
+    way: how TensorFlow runs the calls.
+    """
+    decorate = {
+        "jit": tf.function(jit_compile=True),
+        "not inlined": tf.function(experimental_attributes={"_noinline": True}),
+    }.get(way, tf.function)
+    config = v1.ConfigProto()
+    if way == "not optimized":
+        _optimize_nothing(config)
+    if way == "jit":  # a waiting collective blocks a thread there
+        config.inter_op_parallelism_threads = 6
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+
+        @decorate
+        def f(x):
+            return hvd.allreduce(hvd.allreduce(x, op=hvd.Sum) ** 2.0, op=hvd.Sum)
+
+        inputs = [late(mine(10**i), (i + turn) % size == rank) for i in range(3)]
+        sums = [f(x) for x in inputs]
+        grads = [v1.gradients(total, x)[0] for total, x in zip(sums, inputs, strict=True)]
+        with v1.Session(config=config) as session:
+            for step in range(20):
+                got, slopes = session.run([sums, grads], {turn: step})
+                assert got == [size * (10.0**i * total) ** 2 for i in range(3)], (rank, step, got)
+                # A sum's gradient is the sum of the ranks' gradients.
+                wanted = [2.0 * 10.0**i * total * size**2 for i in range(3)]
+                assert slopes == wanted, (rank, step, slopes, wanted)
+    report(done=True)
+
+
+def nested_functions_called_twice():
+    """Both calls of the outer function call the inner one twice, once in a loop."""
     with tf.Graph().as_default():
         turn = v1.placeholder(tf.int32, [])
 
         @tf.function
-        def f(x, i):
-            x = hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
-            return hvd.allreduce(x, op=hvd.Sum)
+        def inner(x, i):
+            return hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
 
-        sums = [f(mine(10**i), i) for i in range(3)]
-        with v1.Session() as session:
-            for step in range(20):
-                got = session.run(sums, {turn: step})
-                assert got == [10.0**i * total * size for i in range(3)], (rank, step, got)
+        @tf.function
+        def outer(x):
+            first, looped = inner(x, 0), tf.zeros([])
+            for i in tf.range(3):
+                looped += inner(x + tf.cast(i, tf.float32) * (rank + 1.0), i)
+            return first, looped
+
+        sums = [outer(mine(10**i)) for i in range(2)]
+        for optimized in (True, False):
+            config = v1.ConfigProto()
+            if not optimized:
+                _optimize_nothing(config)
+            with v1.Session(config=config) as session:
+                for step in range(15):
+                    got = session.run(sums, {turn: step})
+                    wanted = [(10.0**i * total, (3 * 10.0**i + 3) * total) for i in range(2)]
+                    assert got == wanted, (rank, step, optimized, got)
+    report(done=True)
+
+
+def functions_traced_before(threads, inter_op):
+    """Functions that the main thread has called once are called by several threads."""
+    tf.config.threading.set_inter_op_parallelism_threads(inter_op)
+    calls = [_called(number) for number in range(threads)]
+    for call in calls:
+        call(tf.constant(0))
+    wrong = []
+
+    def thread(number):
+        wanted = (number + 1) * total * 101.0
+        for turn in range(CALLS):
+            got = float(calls[number](tf.constant(turn)))
+            if got != wanted:
+                wrong.append((number, turn, got, wanted))
+
+    started = [threading.Thread(target=thread, args=[i], daemon=True) for i in range(threads)]
+    for one in started[:: 1 if rank == 0 else -1]:
+        one.start()
+    for one in started:
+        one.join(60)
+    assert not any(one.is_alive() for one in started), "a thread still waits"
+    assert not wrong, f"rank {rank}: {wrong[0]}"
     report(done=True)
