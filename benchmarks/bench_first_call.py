@@ -91,7 +91,8 @@ def rank_main(case, side):
 def run(mpi, python, case, side):
     """Return one figure."""
     program = [python, __file__, "--case", case, "--side", side]
-    env = mpi.environment(PYTHONPATH=str(ROOT))
+    # Empty as by default: Python keeps the library compiled.
+    env = mpi.environment(PYTHONPATH=str(ROOT), PYTHONDONTWRITEBYTECODE="")
     text = run_command(mpi.command(2, program), env, timeout=300)
     line = next(line for line in text.splitlines() if MARK in line)
     return float(line.split(MARK)[1])

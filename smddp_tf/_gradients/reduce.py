@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from smddp_tf._collectives.allreduce import grouped_allreduce
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
 from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine
 from smddp_tf._collectives.slices import allreduce_slices, gathers_in_jit
@@ -10,7 +11,8 @@ from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
-from smddp_tf._job.process_sets import Group, check_process_set
+from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set
+from smddp_tf._job.reduce_op import Max
 from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
 
 tf = tensorflow()
@@ -209,8 +211,33 @@ def _divided(grad, divisor: int):
     return grad / tf.cast(divisor, grad.dtype)
 
 
+def _is_overwritten(source) -> bool:
+    """Whether Keras 3 assigns a variable its gradient: the ranges and scales of float8 layers."""
+    return getattr(source, "overwrite_with_gradient", False)
+
+
+def reduce_overwriting(grads, sources, process_set: ProcessSet) -> list:
+    """Replaces gradients that overwrite their variables by their largest value on any rank.
+
+    So Keras does with those of several passes: a range must hold the values of all ranks. Other
+    gradients are returned as they are.
+    """
+    results = list(grads)
+    found = [
+        i for i, source in enumerate(sources) if _is_overwritten(source) and results[i] is not None
+    ]
+    if found:
+        largest = grouped_allreduce([results[i] for i in found], op=Max, process_set=process_set)
+        for i, value in zip(found, largest, strict=True):
+            results[i] = value
+    return results
+
+
 def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, scale: bool) -> list:
-    """reduce_gradients(), except for sources whose gradients stay local.
+    """Reduces gradients, except for sources whose gradients stay local.
+
+    Those that overwrite their variables are reduced by reduce_overwriting(), all others by
+    reduce_gradients().
 
     Args:
       grads: same as for reduce_gradients().
@@ -222,9 +249,15 @@ def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, sca
     Returns:
       All gradients, in the order of the sources.
     """
-    shared = [i for i, source in enumerate(sources) if identity(source) not in local]
+    not_local = [i for i, source in enumerate(sources) if identity(source) not in local]
+    shared = [i for i in not_local if not _is_overwritten(sources[i])]
     reduced = reduce_gradients([grads[i] for i in shared], [sources[i] for i in shared], options)
     results = list(grads)
+    if len(shared) < len(not_local):
+        pairs = [grads[i] for i in not_local], [sources[i] for i in not_local]
+        overwriting = reduce_overwriting(*pairs, options.process_set)
+        for i, value in zip(not_local, overwriting, strict=True):
+            results[i] = value
     for i, grad in zip(shared, reduced, strict=True):
         results[i] = grad
     for i, source in enumerate(sources):

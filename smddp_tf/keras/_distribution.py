@@ -5,7 +5,7 @@ import dataclasses
 import warnings
 
 from smddp_tf._gradients.options import ReduceOptions
-from smddp_tf._gradients.reduce import identity, reduce_all_but_local
+from smddp_tf._gradients.reduce import identity, reduce_all_but_local, reduce_overwriting
 from smddp_tf._job.process_sets import set_of
 
 ATTRIBUTE = "_smddp_distribution"
@@ -79,6 +79,10 @@ class Distribution:
         return reduce_all_but_local(
             list(grads), list(variables), self.options, self._local, self.scale_local
         )
+
+    def reduce_overwriting(self, grads, variables) -> list:
+        """Reduces only the gradients that overwrite their variables (float8 in Keras 3)."""
+        return reduce_overwriting(grads, variables, self.options.process_set)
 
     @property
     def reduced(self) -> bool:

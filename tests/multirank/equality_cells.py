@@ -23,6 +23,36 @@ def _normalized_model(layer, **options):
     return make
 
 
+def _recurrent_model():
+    inputs = keras.Input((keras_modes.FEATURES,))
+    steps = keras.layers.Reshape((4, keras_modes.FEATURES // 4))(inputs)
+    return keras.Model(inputs, keras.layers.Dense(keras_modes.CLASSES)(keras.layers.LSTM(8)(steps)))
+
+
+class _Penalty(keras.layers.Layer):
+    """Adds the mean square of its inputs to the loss."""
+
+    def call(self, inputs):
+        self.add_loss(0.1 * tf.reduce_mean(tf.square(inputs)))
+        return inputs
+
+
+def _penalized_model():
+    inputs = keras.Input((keras_modes.FEATURES,))
+    hidden = _Penalty()(keras.layers.Dense(16, activation="tanh")(inputs))
+    return keras.Model(inputs, keras.layers.Dense(keras_modes.CLASSES)(hidden))
+
+
+def _adapted_model(quantization=None):
+    """Only low-rank additions to the kernels, and the biases, are trained."""
+    model = keras_modes.dense_model()
+    if quantization:
+        model.quantize(quantization)
+    for layer in model.layers[1:]:
+        layer.enable_lora(2)
+    return model
+
+
 def _averaging():
     return keras.optimizers.AdamW(
         0.01, weight_decay=0.02, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=4
@@ -47,8 +77,21 @@ def _mode(feature: str, way: str) -> Mode:
         },
         "EMA": {"optimizer": _averaging},
         "custom train_step": {"model": keras_modes.Deferred},
+        "LSTM": {"model": _recurrent_model},
+        "sample weights": {"sample_weight": np.linspace(0.5, 2.0, len(keras_modes.Y))},
+        "add_loss": {"model": _penalized_model},
+        "Lion": {"optimizer": lambda: keras.optimizers.Lion(0.001)},
+        "Ftrl": {"optimizer": lambda: keras.optimizers.Ftrl(0.05, l1_regularization_strength=1e-4)},
+        "Muon": {"optimizer": lambda: keras.optimizers.Muon(0.01)},
+        "LoRA": {"model": _adapted_model},
+        "int8": {"model": lambda: _adapted_model("int8")},
+        # Gradients of a part's mean loss are larger than the whole's, and so is their range.
+        "float8": {
+            "model": keras_modes.float8_model,
+            "compared": lambda weight: "outputs_grad" not in weight.path,
+        },
     }[feature]
-    assert feature != "EMA" or bound == ADAM_TOLERANCE
+    assert feature not in ("EMA", "Ftrl", "Muon") or bound == ADAM_TOLERANCE
     return Mode(tolerance=bound, **options, **equality.WAYS[way])
 
 
@@ -116,11 +159,11 @@ def _gan(way: str) -> float:
     return difference
 
 
-def run(ways) -> dict:
+def run(ways, features) -> dict:
     """Way/feature -> the largest difference of a weight; each cell is held to its bound."""
     found = {}
     for way in ways:
-        for feature in equality.FEATURES:
+        for feature in features:
             name = f"{way}/{feature}"
             found[name] = _gan(way) if feature == "GAN" else _mode(feature, way).check(name)
     return found

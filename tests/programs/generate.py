@@ -21,7 +21,7 @@ KINDS = {
     "jit": {"collective": 4, "call": 4, "tape": 2, "while": 1, "cond": 1, "unrolled": 1},
     "eager": {"collective": 3, "call": 3, "tape": 1, "cond": 1, "for": 1, "through": 1},
     "threads": {"collective": 4, "call": 3, "while": 1, "cond": 1, "for": 1},
-    "sessions": {"collective": 5, "call": 1, "while": 2, "cond": 1, "map": 1},
+    "sessions": {"collective": 5, "call": 2, "while": 2, "cond": 1, "map": 1},
     "mixed": {
         "collective": 5,
         "call": 4,
@@ -36,7 +36,8 @@ KINDS = {
         "case": 1,
     },
 }
-JIT = {"jit": 0.6, "mixed": 0.25, "threads": 0.15, "eager": 0.15}  # of functions
+# How many functions are compiled.
+JIT = {"jit": 0.6, "mixed": 0.25, "threads": 0.15, "eager": 0.15, "sessions": 0.25}
 STEPS = 3
 
 HEADER = """\
@@ -87,6 +88,7 @@ class Generator(Statements):
         self.declarations: list = []
         self.pool: list = []
         self.variables: list = []
+        self.may_compile = True
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -130,7 +132,7 @@ class Generator(Statements):
     def _new_function(self, scope: Scope) -> dict:
         self.functions += 1
         name = f"f{self.functions}"
-        jit = scope.jit or self.chance(JIT.get(self.kind, 0))
+        jit = scope.jit or self.chance(JIT.get(self.kind, 0) if self.may_compile else 0)
         inner = scope.inner(turn="turn", jit=jit, style="function")
         lines, records, counter = self.block(inner, least=self.random.choice([1, 2]))
         use = self.random.choice(["", "read", "assign"])
@@ -173,7 +175,7 @@ class Generator(Statements):
         for i in range(threads):
             # Compiled code holds one of TensorFlow's threads while it waits, of which there are as
             # many as cores: two that wait could keep a third from running.
-            self.kind = "threads" if jit < 1 else "sessions"
+            self.may_compile = jit < 1
             before = len(self.declarations)
             self.budget = self.sites + self.random.randint(2, 4)
             style = self.random.choice(["eager", "function"])
@@ -185,7 +187,6 @@ class Generator(Statements):
             jit += any("jit_compile" in line for line in self.declarations[before:])
             names.append(f"thread{i}")
             counters.append(counter)
-        self.kind = "threads"
         main = ["def main(turn):", f"    return in_threads(turn, {', '.join(names)})", ""]
         lines = [*self.variables, "", *self.declarations, *main, "", *_RUN]
         return lines, lambda turn: sum(counter(turn) for counter in counters)
@@ -218,7 +219,9 @@ class Generator(Statements):
             "with graph.as_default():",
             *_indented(build),
             "tf.compat.v1.enable_control_flow_v2()",
-            "session = tf.compat.v1.Session(graph=graph)",
+            "config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=16)",
+            *(_OPTIMIZE_NOTHING if self.chance(0.3) else []),
+            "session = tf.compat.v1.Session(graph=graph, config=config)",
             "for op in start:",
             "    session.run(op)",
             f"FETCHES = {fetches}",
@@ -232,6 +235,11 @@ class Generator(Statements):
         return text, counts
 
 
+# TensorFlow then runs functions as they are instead of inlining them.
+_OPTIMIZE_NOTHING = [
+    "config.graph_options.rewrite_options.disable_meta_optimizer = True",
+    "config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0",
+]
 _RUN = ["def run(step):", "    return main(tf.constant(step + 1))"]
 
 

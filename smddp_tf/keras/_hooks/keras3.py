@@ -3,7 +3,8 @@
 They are set on the instance, so class, configuration and saved files remain Keras's own. Every
 trainer and loop calls apply(), so gradients are reduced there, before clipping, decay and averages.
 With gradient accumulation they must be reduced only when an update is due. Keras decides that
-inside apply(), so they are reduced in _clip_gradients(), its last step before the update.
+inside apply(), so they are reduced in _clip_gradients(), its last step before the update. What
+overwrites its variable is reduced in every pass.
 
 compile() under mixed_float16 puts a LossScaleOptimizer around the optimizer. It skips the inner
 apply() if this rank's gradients overflowed, which would leave the other ranks waiting. So its
@@ -32,9 +33,11 @@ class _Apply(Hook):
         distribution, grads = self.distribution, list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if not distribution.reduced and not _accumulates(self.optimizer):
-            variables = trainable_variables or self.optimizer._trainable_variables
-            if len(grads) == len(variables):  # otherwise Keras raises
+        variables = trainable_variables or self.optimizer._trainable_variables
+        if len(grads) == len(variables):  # otherwise Keras raises
+            if _accumulates(self.optimizer):
+                grads = distribution.reduce_overwriting(grads, variables)
+            elif not distribution.reduced:
                 grads = distribution.reduce(grads, variables)
         with distribution.step():
             return self.original(grads, trainable_variables)

@@ -4,6 +4,6 @@ import equality_cells
 from harness import report
 
 
-def cells(ways):
-    """Reports "way/feature" -> difference, of every feature in these ways."""
-    report(differences=equality_cells.run(ways))
+def cells(ways, features):
+    """Reports "way/feature" -> difference."""
+    report(differences=equality_cells.run(ways, features))
