@@ -4,17 +4,21 @@ A session may run two calls of one function at the same time, and each rank in a
 name of a collective in the function does not say which call it belongs to. The number of the call
 does: TensorFlow evaluates a capture by reference whenever it adds a call of the function to a graph
 (as FuncGraph.capture_call_time_value, which refuses graphs of sessions, says), and graphs are built
-in the same order on all ranks.
+in the same order on all ranks. A call in a loop has another number in each iteration.
 """
 
 import weakref
 
+from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.jit import inside_jit
 
 tf = tensorflow()
 
 from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph  # noqa: E402
+
+tf.no_gradient("SmddpIteration")
 
 _CAPTURE = "smddp_tf_call"
 # Mixes the number of a call into that of the call around it.
@@ -61,7 +65,9 @@ def _next_call(spec):
         graph = function_graph()
         counts[graph] = counts.get(graph, 0) + 1
         with tf.device("/cpu:0"):
-            return [call_number() * _MULTIPLIER + counts[graph]]
+            called = call_number() * _MULTIPLIER + counts[graph]
+            # Iterations of a compiled loop follow each other, and are counted.
+            return [called if inside_jit() else called + library.ops().smddp_iteration()]
 
     number.output_spec = spec
     return number

@@ -30,7 +30,7 @@ _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
 # Our stateful ops that need no program order. Buckets start as soon as they can.
-_FREE_OPS = ("SmddpPlanBucket", "SmddpQuery", "SmddpSelfTest")
+_FREE_OPS = ("SmddpPlanBucket", "SmddpIteration", "SmddpQuery", "SmddpSelfTest")
 _constants: list = []  # holds the constant of _constant() once a graph has a collective
 
 

@@ -11,14 +11,13 @@ is about to remove, serve TensorFlow 2.15 to 2.17: arguments are passed as text,
 raise tf.errors.InternalError, since a legacy call has no other error class.
 """
 
-import contextlib
 import struct
-import threading
 from urllib.parse import quote
 
 from smddp_tf._graph import library, order
 from smddp_tf._graph.calls import call_number
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.jit import inside_jit, of_jit  # noqa: F401 - part of this module's interface
 from smddp_tf._job.enums import Kind
 from smddp_tf._job.process_sets import Group
 from smddp_tf._job.reduce_op import Sum
@@ -27,7 +26,6 @@ from smddp_tf.errors import LibraryError
 tf = tensorflow()
 
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
-from tensorflow.python.ops import control_flow_util  # noqa: E402
 
 # StableHLO's names of the dtypes.
 _ELEMENTS = {
@@ -47,31 +45,6 @@ _ELEMENTS = {
 _MODULE_VERSION = 9
 _TARGET = "smddp_collective"
 _LAST_TOKEN = "smddp_tf_last_token"
-_thread = threading.local()
-
-
-@contextlib.contextmanager
-def of_jit():
-    """Marks what is emitted as part of a compiled function.
-
-    The gradient of a compiled function is compiled too, but tf.compat.v1.gradients() emits it where
-    TensorFlow does not say so.
-    """
-    before = getattr(_thread, "of_jit", False)
-    _thread.of_jit = True
-    try:
-        yield
-    finally:
-        _thread.of_jit = before
-
-
-def inside_jit() -> bool:
-    """Whether the graph being traced will be compiled by XLA."""
-    if tf.executing_eagerly():
-        return False
-    if getattr(_thread, "of_jit", False):
-        return True
-    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 def refuse(what: str) -> None:

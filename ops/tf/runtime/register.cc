@@ -17,6 +17,7 @@ namespace {
   smddp_tf::RegisterBarrier();
   smddp_tf::RegisterJoin();
   smddp_tf::RegisterPlanOps();
+  smddp_tf::RegisterIteration();
   smddp_tf::RegisterQueryOps();
   smddp_tf::RegisterSelfTest();
   return true;

@@ -15,6 +15,7 @@ void RegisterReducescatter();
 void RegisterBarrier();
 void RegisterJoin();
 void RegisterPlanOps();
+void RegisterIteration();
 void RegisterQueryOps();
 void RegisterSelfTest();
 

@@ -240,6 +240,29 @@ def nested_functions_called_twice():
     report(done=True)
 
 
+def function_called_in_old_loop():
+    """TensorFlow runs it as it is, so it does not see in which iteration it runs."""
+    v1.disable_control_flow_v2()
+    with tf.Graph().as_default():
+        turn = v1.placeholder(tf.int32, [])
+
+        @tf.function
+        def f(x, i):
+            return hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
+
+        def body(i):
+            return f(tf.cast(i + 1, tf.float32) * (rank + 1.0), i)
+
+        rows = tf.map_fn(body, tf.range(4), fn_output_signature=tf.float32)
+        config = v1.ConfigProto()
+        _optimize_nothing(config)
+        with v1.Session(config=config) as session:
+            for step in range(15):
+                got = session.run(rows, {turn: step})
+                assert list(got) == [i * total for i in (1, 2, 3, 4)], (rank, step, got)
+    report(done=True)
+
+
 def functions_traced_before(threads, inter_op):
     """Functions that the main thread has called once are called by several threads."""
     tf.config.threading.set_inter_op_parallelism_threads(inter_op)

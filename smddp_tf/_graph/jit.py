@@ -1,0 +1,36 @@
+"""Whether the graph that is being traced will be compiled by XLA."""
+
+import contextlib
+import threading
+
+from smddp_tf._graph.framework import tensorflow
+
+tf = tensorflow()
+
+from tensorflow.python.ops import control_flow_util  # noqa: E402
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def of_jit():
+    """Marks what is emitted as part of a compiled function.
+
+    The gradient of a compiled function is compiled too, but tf.compat.v1.gradients() emits it where
+    TensorFlow does not say so.
+    """
+    before = getattr(_thread, "of_jit", False)
+    _thread.of_jit = True
+    try:
+        yield
+    finally:
+        _thread.of_jit = before
+
+
+def inside_jit() -> bool:
+    """Whether the graph being traced will be compiled by XLA."""
+    if tf.executing_eagerly():
+        return False
+    if getattr(_thread, "of_jit", False):
+        return True
+    return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
