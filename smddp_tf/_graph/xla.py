@@ -44,7 +44,7 @@ _ELEMENTS = {
 # Calling convention version of XlaCallModule; the one that JAX has emitted since 2023.
 _MODULE_VERSION = 9
 _TARGET = "smddp_collective"
-_LAST_TOKEN = "smddp_tf_last_token"
+_TOKENS = "_smddp_tf_tokens"
 
 
 def refuse(what: str) -> None:
@@ -71,15 +71,27 @@ def _read_token():
     # In a TF1 session the variable is not initialized. Collectives are matched by name there, so
     # only order within this function is needed: pass the token from call to call. Its value is the
     # number of the function's call, which becomes part of the name.
-    last = tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)
-    return last[0] if last else call_number()
+    token = _session_tokens().get(_control_flow())
+    return call_number() if token is None else token
 
 
 def _write_token(token) -> None:
     if not order.in_session():
         tf.raw_ops.AssignVariableOp(resource=order.variable_handle(), value=token)
     else:
-        tf.compat.v1.get_default_graph().get_collection_ref(_LAST_TOKEN)[:] = [token]
+        _session_tokens()[_control_flow()] = token
+
+
+def _session_tokens() -> dict:
+    """The last token of each loop or branch of TF1's in the graph: others cannot use it."""
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, _TOKENS):
+        setattr(graph, _TOKENS, {})
+    return getattr(graph, _TOKENS)
+
+
+def _control_flow():
+    return tf.compat.v1.get_default_graph()._get_control_flow_context()
 
 
 def _attribute(value) -> str:
