@@ -7,7 +7,7 @@ from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
 
-from tensorflow.python.ops import control_flow_util  # noqa: E402
+from tensorflow.python.ops import control_flow_ops, control_flow_util  # noqa: E402
 
 _thread = threading.local()
 
@@ -34,3 +34,20 @@ def inside_jit() -> bool:
     if getattr(_thread, "of_jit", False):
         return True
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+
+
+@contextlib.contextmanager
+def before_the_call():
+    """Emits into the graph that a function's call is being added to, as the graph was before.
+
+    While a call of a compiled function is added, TensorFlow marks that graph as compiled, whatever
+    it is.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    context = graph._get_control_flow_context()
+    mark = isinstance(context, control_flow_ops.XLAControlFlowContext)
+    graph._set_control_flow_context(context.outer_context if mark else context)
+    try:
+        yield
+    finally:
+        graph._set_control_flow_context(context)

@@ -66,9 +66,11 @@ def test_functions_inside_each_other_that_a_session_calls_twice(job):
     job(order_by_name.nested_functions_called_twice, 3, env=ENV, timeout=90).check(3)
 
 
-def test_a_function_that_a_loop_of_a_session_calls(job):
-    """Iterations of the loop overlap."""
-    job(order_by_name.function_called_in_old_loop, 2, env=ENV, timeout=90).check(2)
+@pytest.mark.parametrize("way", ["TF1's loop", "TF2's loop", "TF2's loop, jit"])
+def test_a_function_that_a_loop_of_a_session_calls(job, way):
+    """Iterations of the loop overlap. TensorFlow cannot call a compiled function in TF1's loops."""
+    body = order_by_name.function_called_in_loop(way)
+    job(body, 2, env=ENV, timeout=90).check(2)
 
 
 def test_functions_of_the_main_thread_called_from_several_threads(job):

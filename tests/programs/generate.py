@@ -89,6 +89,7 @@ class Generator(Statements):
         self.pool: list = []
         self.variables: list = []
         self.may_compile = True
+        self.old_loops = self.kind == "sessions" and self.chance(0.5)
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
@@ -120,7 +121,7 @@ class Generator(Statements):
 
     def function(self, scope: Scope) -> tuple:
         """A new tf.function for that scope, or one that is there. Returns (name, its counter)."""
-        fitting = [one for one in self.pool if one["key"] == (scope.jit, scope.thread)]
+        fitting = [one for one in self.pool if one["key"] == self._callers(scope)]
         done = [one for one in fitting if one["calls"] < 3]
         if done and self.chance(0.3):
             chosen = self.random.choice(done)
@@ -129,17 +130,30 @@ class Generator(Statements):
         chosen["calls"] += 1
         return chosen["name"], chosen["counter"], chosen["calls"]
 
+    def _in_old_loop(self, scope: Scope) -> bool:
+        return self.old_loops and scope.style == "graph" and scope.depth > 0
+
+    def _callers(self, scope: Scope) -> tuple:
+        """Which scopes may call the functions made for this one."""
+        return scope.jit, scope.thread, self._in_old_loop(scope)
+
     def _new_function(self, scope: Scope) -> dict:
         self.functions += 1
         name = f"f{self.functions}"
-        jit = scope.jit or self.chance(JIT.get(self.kind, 0) if self.may_compile else 0)
+        # TensorFlow cannot call compiled functions in TF1's loops.
+        may_compile = self.may_compile and not self._in_old_loop(scope)
+        jit = scope.jit or self.chance(JIT.get(self.kind, 0) if may_compile else 0)
         inner = scope.inner(turn="turn", jit=jit, style="function")
         lines, records, counter = self.block(inner, least=self.random.choice([1, 2]))
         use = self.random.choice(["", "read", "assign"])
+        if jit and self.kind == "sessions" and use == "assign":
+            # A compiled function locks what it assigns until it ends, so two calls of it, which a
+            # session runs in any order, can wait for each other.
+            use = "read"
         if use:
             lines = self.with_variable(lines, use)
         self.declare_function(name, jit, lines, records)
-        made = {"key": (scope.jit, scope.thread), "name": name, "counter": counter, "calls": 0}
+        made = {"key": self._callers(scope), "name": name, "counter": counter, "calls": 0}
         self.pool.append(made)
         return made
 
@@ -192,7 +206,6 @@ class Generator(Statements):
         return lines, lambda turn: sum(counter(turn) for counter in counters)
 
     def _session(self):
-        old_loops = self.chance(0.5)
         scope = Scope(style="graph")
         lines, records, counters = [], [], []
         for _ in range(self.random.randint(3, 5)):
@@ -214,7 +227,7 @@ class Generator(Statements):
             "start.append(hvd.broadcast_global_variables(0))",
         ]
         text = [
-            "tf.compat.v1.disable_control_flow_v2()" if old_loops else "",
+            "tf.compat.v1.disable_control_flow_v2()" if self.old_loops else "",
             "graph = tf.Graph()",
             "with graph.as_default():",
             *_indented(build),

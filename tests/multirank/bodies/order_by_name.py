@@ -240,21 +240,22 @@ def nested_functions_called_twice():
     report(done=True)
 
 
-def function_called_in_old_loop():
+def function_called_in_loop(way):
     """TensorFlow runs it as it is, so it does not see in which iteration it runs."""
-    v1.disable_control_flow_v2()
+    if way == "TF1's loop":
+        v1.disable_control_flow_v2()
     with tf.Graph().as_default():
         turn = v1.placeholder(tf.int32, [])
 
-        @tf.function
-        def f(x, i):
-            return hvd.allreduce(late(x, (i + turn) % size == rank), op=hvd.Sum)
+        @tf.function(jit_compile=way.endswith("jit"))
+        def f(x):
+            return hvd.allreduce(x, op=hvd.Sum)
 
         def body(i):
-            return f(tf.cast(i + 1, tf.float32) * (rank + 1.0), i)
+            return f(late(tf.cast(i + 1, tf.float32) * (rank + 1.0), (i + turn) % size == rank))
 
         rows = tf.map_fn(body, tf.range(4), fn_output_signature=tf.float32)
-        config = v1.ConfigProto()
+        config = v1.ConfigProto(inter_op_parallelism_threads=8)
         _optimize_nothing(config)
         with v1.Session(config=config) as session:
             for step in range(15):
