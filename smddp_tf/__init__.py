@@ -59,6 +59,7 @@ _NEED_TENSORFLOW = {
     "broadcast_variables": "_collectives.variables",
     "local_rank_op": "_graph.queries",
     "local_size_op": "_graph.queries",
+    "pin_gpu": "_graph.gpu",
     "process_set_included_op": "_graph.queries",
     "rank_op": "_graph.queries",
     "size_op": "_graph.queries",
@@ -90,6 +91,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
     )
     from smddp_tf._gradients.equality import check_ranks_equal
     from smddp_tf._gradients.tape import DistributedGradientTape
+    from smddp_tf._graph.gpu import pin_gpu
     from smddp_tf._graph.queries import (
         local_rank_op,
         local_size_op,

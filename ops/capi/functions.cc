@@ -14,6 +14,7 @@
 #include <utility>  // for move
 #include <vector>
 
+#include "capi/last_error.h"
 #include "capi/to_request.h"
 #include "core/log.h"
 #include "core/ranges.h"
@@ -34,13 +35,6 @@ namespace {
 // may still call into it while the process exits.
 std::mutex init_mutex;
 std::atomic<Communicator*> communicator{nullptr};
-
-thread_local std::string last_error;
-
-int Return(const Status& status) {
-  if (!status.ok()) last_error = status.message();
-  return static_cast<int>(status.code());
-}
 
 Status NotInitialized() {
   return {Code::kNotInitialized,
@@ -184,7 +178,6 @@ const char* smddp_build(void) {
 }
 
 void smddp_warn(const char* text) { LogWarning(text); }
-const char* smddp_last_error(void) { return last_error.c_str(); }
 
 int smddp_stats_json(char* buffer, size_t n) {
   Communicator* comm = communicator;
@@ -258,10 +251,14 @@ void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int 
   std::unique_ptr<Operation> operation =
       Prepare(*request, set.get(), Parts::kGathered, done, argument, &status);
   if (operation == nullptr) return;
-  AllocateOutput output = [allocate, argument](const std::vector<int64_t>& rows, void** out) {
+  Request* placed = &operation->request;
+  auto output = [allocate, argument, placed, stream = request->stream](
+                    const std::vector<int64_t>& rows, void** out) -> Status {
     int code = allocate(argument, rows.data(), static_cast<int>(rows.size()), out);
-    return code == SMDDP_OK ? Status()
-                            : Status(static_cast<Code>(code), "the output cannot be allocated");
+    if (code != SMDDP_OK) return {static_cast<Code>(code), "the output cannot be allocated"};
+    if (placed->device == nullptr) return {};
+    // What the stream has not finished yet may use the memory that the output got.
+    return placed->device->Record(stream, &placed->ready);
   };
   PostRagged(std::move(set), std::move(operation),
              std::vector<int32_t>(splits, splits + num_splits), std::move(output));

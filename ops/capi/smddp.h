@@ -117,6 +117,15 @@ enum smddp_matching {
   SMDDP_BY_NAME = 2,
 };
 
+// Where the tensors of a request are, of all ranks alike.
+enum smddp_memory {
+  SMDDP_HOST = 0,
+  SMDDP_CUDA = 1,  // of one GPU
+};
+
+// As the stream of a request: whatever the GPU has to do. The call then waits for it.
+#define SMDDP_EVERY_STREAM ((void*)~(uintptr_t)0)
+
 typedef struct {
   const void* in;
   void* out;  // may equal in
@@ -141,6 +150,10 @@ typedef struct {
   // Null: all parts are equal. smddp_post_ragged needs neither this nor `out`.
   // Reducescatter: `out` receives this rank's rows of each tensor, smddp_own_rows() of dims[0].
   const int64_t* part_bytes;
+  int32_t memory;  // smddp_memory
+  // SMDDP_CUDA: the CUstream in which the inputs are computed and the outputs were allocated. The
+  // outputs are complete for any stream when the collective is.
+  void* stream;
 } smddp_request;
 
 // Blocks until this rank's part is complete.
@@ -163,6 +176,10 @@ typedef int (*smddp_allocate)(void* argument, const int64_t* rows, int ranks, vo
 SMDDP_EXPORT void smddp_post_ragged(const smddp_request* request, const int32_t* splits,
                                     int num_splits, smddp_allocate allocate, smddp_done done,
                                     void* argument);
+// Copies bytes of a GPU, and waits: to the host after what `stream` has to do, and from it at once.
+SMDDP_EXPORT int smddp_copy_to_host(void* to, const void* from, size_t bytes, void* stream);
+SMDDP_EXPORT int smddp_copy_from_host(void* to, const void* from, size_t bytes);
+
 // How many of `rows` rows this rank receives in a reducescatter: they are divided evenly, and the
 // first ranks get the remainder. -1 if this rank is not in the set.
 SMDDP_EXPORT int64_t smddp_own_rows(int process_set, int64_t rows);

@@ -2,7 +2,10 @@
 
 #include <memory>
 #include <string>
+#include <utility>  // for move
 #include <vector>
+
+#include "transport/cuda/cuda_device.h"
 
 namespace smddp {
 namespace {
@@ -84,6 +87,28 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
   return {};
 }
 
+// Any tensor with elements, to find its device by.
+const void* SomeAddress(const std::vector<TensorArg>& tensors) {
+  for (const TensorArg& tensor : tensors) {
+    if (tensor.count() > 0) return tensor.in;
+  }
+  return nullptr;
+}
+
+Status SetMemory(const smddp_request& in, Request* out) {
+  if (in.memory == SMDDP_HOST) return {};
+  if (in.memory != SMDDP_CUDA) {
+    return Refuse("unknown memory " + std::to_string(in.memory) + "; take one of smddp_memory");
+  }
+  CudaDevice* device = nullptr;
+  Status status = CudaDevice::Find(SomeAddress(out->tensors), &device);
+  if (!status.ok()) return status;
+  DevicePoint ready;
+  status = device->Record(in.stream, &ready);
+  if (status.ok()) out->PlaceOn(device, std::move(ready));
+  return status;
+}
+
 // Sets the sizes of the parts of an allgather or alltoall; part_bytes may be null.
 Status SetParts(const int64_t* part_bytes, const Topology& topo, Request* out) {
   if (!out->gathers()) return {};
@@ -143,6 +168,8 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Req
     out->tensors.push_back(
         {tensor.in, tensor.out, std::vector<int64_t>(tensor.dims, tensor.dims + tensor.ndim)});
   }
+  Status placed = SetMemory(in, out);
+  if (!placed.ok()) return placed;
   if (parts == Parts::kKnown) return SetParts(in.part_bytes, topo, out);
   if (out->gathers() && in.num_tensors == 1) return {};
   return Refuse(

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -23,6 +24,9 @@ struct DeviceCopy {
 // A point in a stream of the device: reached once all work that was enqueued before it has ended.
 using DevicePoint = std::shared_ptr<void>;
 
+// As a stream: whatever the device has to do. Record() then waits for it on the calling thread.
+inline void* const kEveryStream = reinterpret_cast<void*>(~uintptr_t{0});
+
 // All functions may be called from any thread. The copies run in the background: `done` is called
 // exactly once, on any thread, possibly before the call returns. Copies to the host and copies to
 // the device do not wait for each other.
@@ -34,8 +38,8 @@ class Device {
   // "cuda". All ranks of a collective must have their tensors in memory of the same kind.
   virtual const char* kind() const = 0;
   // Host memory that the device copies to and from without an intermediate copy, with at least the
-  // alignment of a cache line; null if there is none left.
-  virtual void* AllocateHost(size_t bytes) = 0;
+  // alignment of a cache line.
+  virtual Status AllocateHost(size_t bytes, void** memory) = 0;
   virtual void FreeHost(void* memory) = 0;
   // The current end of `stream`, a handle that only the device understands.
   virtual Status Record(void* stream, DevicePoint* point) = 0;
@@ -49,18 +53,22 @@ class Device {
 // to make memory known to its device.
 class HostBuffer {
  public:
-  // At least `bytes`; null if there is no memory left. Copies that are in flight share it, so it
-  // may be asked for more at any time.
-  std::shared_ptr<char> Get(Device* device, size_t bytes) {
-    if (device == device_ && bytes <= bytes_) return memory_;
-    memory_.reset();
-    bytes_ = 0;
-    auto* memory = static_cast<char*>(device->AllocateHost(bytes));
-    if (memory == nullptr) return nullptr;
-    memory_ = std::shared_ptr<char>(memory, [device](char* old) { device->FreeHost(old); });
-    device_ = device;
-    bytes_ = bytes;
-    return memory_;
+  // Sets *memory to at least `bytes`. Copies that are in flight share it, so it may be asked for
+  // more at any time.
+  Status Get(Device* device, size_t bytes, std::shared_ptr<char>* memory) {
+    if (device != device_ || bytes > bytes_) {
+      memory_.reset();
+      bytes_ = 0;
+      void* made = nullptr;
+      Status status = device->AllocateHost(bytes, &made);
+      if (!status.ok()) return status;
+      memory_ = std::shared_ptr<char>(static_cast<char*>(made),
+                                      [device](char* old) { device->FreeHost(old); });
+      device_ = device;
+      bytes_ = bytes;
+    }
+    *memory = memory_;
+    return {};
   }
 
  private:

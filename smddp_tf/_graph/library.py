@@ -1,5 +1,6 @@
 """Loads the TensorFlow op library, tests asynchronous completion, and registers XLA calls."""
 
+import contextlib
 import ctypes
 import functools
 import threading
@@ -18,9 +19,16 @@ def ops():
     tf = tensorflow()
     native.core()
     loaded = tf.load_op_library(native.library_path("libsmddp_tf.so"))
+    if config.gpu_kernels():
+        _tf_library().smddp_register_gpu_kernels()
     if config.blocking_ops():
         _tf_library().smddp_block_ops(b"SMDDP_TEST_BLOCKING_OPS=1")
     return loaded
+
+
+def where_tensors_are():
+    """A context that places ops: on the CPU, or by TensorFlow where there are kernels for GPUs."""
+    return contextlib.nullcontext() if config.gpu_kernels() else tensorflow().device("/cpu:0")
 
 
 @functools.cache

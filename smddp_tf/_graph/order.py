@@ -24,6 +24,7 @@ from smddp_tf._job.enums import Matching
 
 tf = tensorflow()
 
+from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
@@ -42,10 +43,21 @@ def _constant():
     return _constants[0]
 
 
-@functools.cache
 def variable_handle():
-    """The handle of the variable that keeps calls in order inside XLA."""
-    with tf.init_scope(), tf.device("/cpu:0"):
+    """The handle of the variable that keeps calls in order inside XLA.
+
+    XLA takes variables of the device that it compiles for only, so each device has one.
+    """
+    device = context.context().device_name
+    if not device:
+        gpus = tf.config.list_logical_devices("GPU")
+        device = gpus[0].name if gpus else "/cpu:0"
+    return _variable_handle(device)
+
+
+@functools.cache
+def _variable_handle(device: str):
+    with tf.init_scope(), tf.device(device):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
     return handle

@@ -41,7 +41,7 @@ def plan_bucket(
     wait forever: if a predecessor's gradient fails, TensorFlow neither ends the step nor reports
     the error while this bucket is pending.
     """
-    with tf.device("/cpu:0"), tf.control_dependencies(earlier):
+    with library.where_tensors_are(), tf.control_dependencies(earlier):
         outputs, token = library.ops().smddp_plan_bucket(
             run=run,
             tensors=tensors,

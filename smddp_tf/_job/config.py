@@ -60,6 +60,19 @@ def blocking_ops() -> bool:
     return os.environ.get("SMDDP_TEST_BLOCKING_OPS", "") == "1"
 
 
+def gpu_kernels() -> bool:
+    """SMDDP_GPU_KERNELS=1: operations on a GPU's tensors are placed there.
+
+    By default TensorFlow places them on the CPU, and copies by itself.
+    """
+    return os.environ.get("SMDDP_GPU_KERNELS", "") == "1"
+
+
+def visible_gpus() -> str:
+    """CUDA_VISIBLE_DEVICES, which a launcher may set for each rank; "" if it is not set."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "")
+
+
 def xla_call() -> str:
     """SMDDP_TEST_XLA_CALL, for tests: forces "typed" or "legacy" custom calls; "" by default.
 

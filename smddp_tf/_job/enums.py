@@ -32,3 +32,10 @@ class Matching(enum.IntEnum):
     IN_ORDER = 0
     PERHAPS_THREADS = 1
     BY_NAME = 2
+
+
+class Memory(enum.IntEnum):
+    """Where the tensors of a request are: smddp_memory."""
+
+    HOST = 0
+    CUDA = 1

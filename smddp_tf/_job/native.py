@@ -65,6 +65,8 @@ class Request(ctypes.Structure):
         ("num_tensors", ctypes.c_int32),
         ("tensors", ctypes.POINTER(Tensor)),
         ("part_bytes", ctypes.POINTER(ctypes.c_int64)),
+        ("memory", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
     )
 
 

@@ -10,6 +10,7 @@
 #include "core/ranges.h"
 #include "engine_job.h"
 #include "fake_device.h"
+#include "transport/cuda/cuda_device.h"
 
 namespace {
 
@@ -72,6 +73,14 @@ class DeviceRequest {
   std::vector<size_t> counts_;
 };
 
+// Of the fake driver, which this program is linked to.
+Device* FindCuda() {
+  CudaDevice* device = nullptr;
+  Status status = CudaDevice::Find(nullptr, &device);
+  EXPECT(status.ok(), status.message());
+  return device;
+}
+
 Values SumOfAll(int size, size_t begin, size_t count) {
   Values sum(count, 0);
   for (int r = 0; r < size; ++r) {
@@ -80,13 +89,15 @@ Values SumOfAll(int size, size_t begin, size_t count) {
   return sum;
 }
 
-// Runs body(rank, device, job) on each rank of each shape of a job.
+// Runs body(rank, device, job) on each rank of each shape of a job, with each kind of device.
 template <typename Fn>
 void OnAllShapes(Fn&& body) {
   for (const JobShape& shape : kJobs) {
-    FakeDevice device;
-    InprocJob job(shape.size, shape.nodes, kChunk);
-    RunRanks(shape.size, [&](int rank) { body(rank, shape, &device, &job); });
+    FakeDevice fake;
+    for (Device* device : {static_cast<Device*>(&fake), FindCuda()}) {
+      InprocJob job(shape.size, shape.nodes, kChunk);
+      RunRanks(shape.size, [&](int rank) { body(rank, shape, device, &job); });
+    }
   }
 }
 

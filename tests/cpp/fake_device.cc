@@ -1,53 +1,12 @@
 #include "fake_device.h"
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <utility>
 
 namespace smddp_test {
-namespace {
-
-// All device memory: where it seems to be, how much it is, and where it is.
-struct Region {
-  size_t size;
-  char* bytes;
-};
-std::mutex regions_mutex;
-std::map<uintptr_t, Region> regions;
-
-// The real address of device address `at`; a host address is itself.
-char* Resolve(const void* at) {
-  std::lock_guard<std::mutex> lock(regions_mutex);
-  auto key = reinterpret_cast<uintptr_t>(at);
-  auto it = regions.upper_bound(key);
-  if (it != regions.begin() && key - (--it)->first < it->second.size) {
-    return it->second.bytes + (key - it->first);
-  }
-  return static_cast<char*>(const_cast<void*>(at));
-}
-
-}  // namespace
-
-DeviceMemory::DeviceMemory(size_t bytes) : size_(bytes + 1) {  // an empty tensor has an address too
-  bytes_ = static_cast<char*>(std::calloc(size_, 1));
-  address_ = ::mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  std::lock_guard<std::mutex> lock(regions_mutex);
-  regions[reinterpret_cast<uintptr_t>(address_)] = {size_, bytes_};
-}
-
-DeviceMemory::~DeviceMemory() {
-  {
-    std::lock_guard<std::mutex> lock(regions_mutex);
-    regions.erase(reinterpret_cast<uintptr_t>(address_));
-  }
-  ::munmap(address_, size_);
-  std::free(bytes_);
-}
-
 FakeDevice::FakeDevice(const char* kind) : kind_(kind) {
   to_host_.thread = std::thread([this] { Run(&to_host_); });
   from_host_.thread = std::thread([this] { Run(&from_host_); });
@@ -64,9 +23,10 @@ FakeDevice::~FakeDevice() {
   }
 }
 
-void* FakeDevice::AllocateHost(size_t bytes) {
+Status FakeDevice::AllocateHost(size_t bytes, void** memory) {
   ++allocations_;
-  return std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return {};
 }
 
 void FakeDevice::FreeHost(void* memory) { std::free(memory); }
@@ -105,7 +65,7 @@ void FakeDevice::Run(Engine* engine) {
     Status status;
     if (copies_++ >= left_) status = {Code::kSystem, "the bus has failed"};
     for (const DeviceCopy& copy : batch.copies) {
-      if (status.ok()) std::memcpy(Resolve(copy.to), Resolve(copy.from), copy.bytes);
+      if (status.ok()) std::memcpy(FakeBytes(copy.to), FakeBytes(copy.from), copy.bytes);
     }
     batch.done(status);
     lock.lock();

@@ -1,6 +1,4 @@
-// A device whose memory the host cannot touch: its addresses are of pages without any access, and
-// only the device's own copies know where the bytes really are. A line of the library that reads or
-// writes a tensor itself ends the process.
+// A device that can be made to fail and to be slow; its memory is ../fake_cuda/memory.h's.
 #pragma once
 
 #include <atomic>
@@ -11,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "../fake_cuda/memory.h"
 #include "core/device.h"
 
 namespace smddp_test {
@@ -20,20 +19,18 @@ using namespace smddp;
 // Device memory that is freed with this object.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(size_t bytes);
-  ~DeviceMemory();
+  explicit DeviceMemory(size_t bytes) : address_(FakeAllocate(bytes)) {}
+  ~DeviceMemory() { FakeFree(address_); }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   // For requests.
   void* address() const { return address_; }
-  // The bytes, for tests and for the device's copies.
-  char* bytes() const { return bytes_; }
+  // The bytes, for tests.
+  char* bytes() const { return FakeBytes(address_); }
 
  private:
-  size_t size_;
-  char* bytes_ = nullptr;
-  void* address_ = nullptr;
+  void* address_;
 };
 
 // Copies to the host run on one thread and copies from it on another, as on a GPU's two engines.
@@ -43,7 +40,7 @@ class FakeDevice : public Device {
   ~FakeDevice() override;
 
   const char* kind() const override { return kind_; }
-  void* AllocateHost(size_t bytes) override;
+  Status AllocateHost(size_t bytes, void** memory) override;
   void FreeHost(void* memory) override;
   // A stream is a std::atomic<bool>: whether its work has ended. Null: it has none.
   Status Record(void* stream, DevicePoint* point) override;

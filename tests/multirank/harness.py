@@ -39,6 +39,27 @@ def _init() -> None:
     assert (hvd.rank(), hvd.size()) == (rank, size), (hvd.rank(), hvd.size(), rank, size)
 
 
+def _add_gpu(library) -> None:
+    """Gives TensorFlow a GPU that only this process has (tests/fake_gpu).
+
+    XLA has no compiler for it, so compiled functions run on the CPU.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager.polymorphic_function import polymorphic_function
+    from tensorflow.python.framework import load_library
+
+    load_library.load_pluggable_device_library(library)
+    call = polymorphic_function.Function.__call__
+
+    def on_cpu_if_compiled(self, *args, **kwargs):
+        if not self._jit_compile or not tf.executing_eagerly():
+            return call(self, *args, **kwargs)
+        with tf.device("/CPU:0"):
+            return call(self, *args, **kwargs)
+
+    polymorphic_function.Function.__call__ = on_cpu_if_compiled
+
+
 def main(folder, module, name, arguments, seconds=None) -> None:
     """Calls the body; what is imported here is the standard library only."""
     global OUT
@@ -50,6 +71,8 @@ def main(folder, module, name, arguments, seconds=None) -> None:
     # Keras imports them if they are there, which takes a third of TensorFlow's whole import.
     sys.modules["sklearn"] = sys.modules["matplotlib"] = None
     sys.modules["harness"] = sys.modules["__main__"]  # what bodies import is what runs
+    if "FAKE_GPU_LIBRARY" in os.environ:
+        _add_gpu(os.environ["FAKE_GPU_LIBRARY"])
     body = getattr(importlib.import_module(module), name)
     if not getattr(body, "without_init", False):
         _init()

@@ -4,6 +4,8 @@ Each method returns (lines of source, name of the record, checks): checks(turn) 
 the statement makes when it runs at that turn.
 """
 
+import dataclasses
+
 
 def indented(lines: list) -> list:
     """The lines, one level deeper."""
@@ -167,6 +169,9 @@ class Statements:
 
     def map_statement(self, scope, _):
         """tf.map_fn."""
+        if scope.style == "eager":
+            # TensorFlow converts the function, and fails at tf.while_loop within Python's for.
+            scope = dataclasses.replace(scope, style="graph")
         number, times, lines, records, checks = self._loop(scope)
         text = [
             f"def row{number}(i{number}):",
@@ -211,7 +216,11 @@ class Statements:
         return text, f"r{number}", checks
 
     def if_statement(self, scope, _):
-        """Python's if on a tensor: AutoGraph makes a cond of it."""
+        """Python's if on a tensor: AutoGraph makes a cond of it.
+
+        Without AutoGraph's loops in it: their variables would have to exist in both branches.
+        """
+        scope = dataclasses.replace(scope, style="graph")
         number, ((yes, first), (no, second)), checks = self._branches(scope, 2)
         text = [
             f"if {scope.turn} % 2 == 0:",

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from smddp_tf._collectives.checks import MOVABLE
 from smddp_tf._graph import library, queries
-from smddp_tf._job.enums import Code, Kind, Matching
+from smddp_tf._job.enums import Code, Kind, Matching, Memory
 from smddp_tf._job.reduce_op import ReduceOp
 
 OPS = pathlib.Path(__file__).parents[2] / "ops"
@@ -40,6 +40,7 @@ def test_python_has_the_values_of_the_header():
             f"SMDDP_{name.upper()}": tf.as_dtype(name).as_datatype_enum for name in MOVABLE
         },
         "smddp_matching": members_of(Matching),
+        "smddp_memory": members_of(Memory),
     }
 
 

@@ -105,7 +105,7 @@ Staged::Staged(ChannelResources* resources, const Request* request, MakeHost mak
 Staged::~Staged() { Abort(); }
 
 // Lays out the host copies: a tensor's input, then its output unless they share their memory.
-bool Staged::Allocate() {
+Status Staged::Allocate() {
   const Topology& topo = *resources_->topology;
   staged_ = *request_;
   staged_.device = nullptr;
@@ -119,13 +119,16 @@ bool Staged::Allocate() {
     bytes += Aligned(OutputBytes(*request_, tensor, topo));
   }
 
-  memory_ = resources_->staging.Get(request_->device, bytes + kAlign);
-  if (memory_ == nullptr) return false;
+  Status status = resources_->staging.Get(request_->device, bytes + kAlign, &memory_);
+  if (!status.ok()) {
+    return {status.code(),
+            "no host memory to copy from " + request_->memory + " memory: " + status.message()};
+  }
   for (size_t i = 0; i < offsets.size(); ++i) {
     staged_.tensors[i].in = memory_.get() + offsets[i].first;
     staged_.tensors[i].out = memory_.get() + offsets[i].second;
   }
-  return true;
+  return {};
 }
 
 std::vector<DeviceCopy> Staged::Inputs() const {
@@ -161,10 +164,8 @@ Progress Staged::Advance() {
     host_ = make_host_(&staged_);
   }
   if (host_ == nullptr) {
-    if (!Allocate()) {
-      return Conclude({Code::kSystem, std::string("no host memory is left to copy from ") +
-                                          request_->memory + " memory"});
-    }
+    Status allocated = Allocate();
+    if (!allocated.ok()) return Conclude(allocated);
     copy_ = std::make_shared<PendingCopy>(resources_->shm, memory_);
     request_->device->CopyToHost(Inputs(), request_->ready,
                                  [copy = copy_](const Status& status) { copy->Finish(status); });

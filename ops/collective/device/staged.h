@@ -39,7 +39,7 @@ class Staged : public Collective {
  private:
   class PendingCopy;
 
-  bool Allocate();
+  Status Allocate();
   std::vector<DeviceCopy> Inputs() const;
   std::vector<DeviceCopy> Outputs() const;
   Progress Conclude(const Status& status);

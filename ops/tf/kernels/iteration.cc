@@ -34,9 +34,11 @@ void Compute(void*, TF_OpKernelContext* context) {
 
 void RegisterIteration() {
   // Stateful, so that it is neither folded nor moved out of the loop.
-  RegisterOp({"SmddpIteration", {}, {"number: int64"}, {}, true, ScalarShape});
-  RegisterKernel("SmddpIteration",
-                 TF_NewKernelBuilder("SmddpIteration", "CPU", Create, Compute, Destroy));
+  OpSpec spec{"SmddpIteration", {}, {"number: int64"}, {}, true, ScalarShape};
+  RegisterOp(spec);
+  RegisterKernels(spec, [](const char* op, const char* device, int) {
+    return TF_NewKernelBuilder(op, device, Create, Compute, Destroy);
+  });
 }
 
 }  // namespace smddp_tf

@@ -17,10 +17,12 @@ void ComputeJoin(void*, TF_OpKernelContext* context) {
 }  // namespace
 
 void RegisterJoin() {
-  RegisterOp(
-      {"SmddpJoin", {}, {"last: int32"}, {kNameAttr, kSetAttr, kMatchingAttr}, true, UnknownShape});
-  RegisterKernel("SmddpJoin", TF_NewKernelBuilder("SmddpJoin", "CPU", CreateAttributes<0>,
-                                                  ComputeJoin, DestroyAttributes));
+  OpSpec spec{"SmddpJoin", {},          {"last: int32"}, {kNameAttr, kSetAttr, kMatchingAttr},
+              true,        UnknownShape};
+  RegisterOp(spec);
+  RegisterKernels(spec, [](const char* op, const char* device, int) {
+    return TF_NewKernelBuilder(op, device, CreateAttributes<0>, ComputeJoin, DestroyAttributes);
+  });
 }
 
 }  // namespace smddp_tf

@@ -77,11 +77,12 @@ class BucketCall : public OpCall {
     const Bucket& bucket = *static_cast<const Bucket*>(kernel_);
     int count = static_cast<int>(bucket.attributes.num_tensors);
     int64_t run = 0;
-    if (!ReadScalar(context_, 0, &run) || !pairs_.Open(context_, 1, count) ||
+    if (!ReadScalar(context_, 0, &run) || !pairs_.Open(context_, 1, count, memory_) ||
         !SetScalar(context_, count, run)) {
       return Finish();
     }
     smddp_request request = MakeRequest(SMDDP_ALLREDUCE, bucket.attributes, pairs_.tensors());
+    Place(&request);
     next_ = [this] { Finish(); };
     smddp_plan_bucket(run, static_cast<int>(bucket.index), &request, Done, this);
   }
@@ -128,15 +129,17 @@ class EndCall : public OpCall {
 }  // namespace
 
 void RegisterPlanOps() {
-  RegisterOp({"SmddpPlanBegin",
-              {},
-              {"run: int64"},
-              {"plan_name: string", "fingerprint: int", "description: string",
-               "num_buckets: int >= 0", kSetAttr},
-              true,
-              ScalarShape});
-  RegisterKernel("SmddpPlanBegin", TF_NewKernelBuilder("SmddpPlanBegin", "CPU", CreateBegin,
-                                                       ComputeBegin, DestroyBegin));
+  OpSpec begin{"SmddpPlanBegin",
+               {},
+               {"run: int64"},
+               {"plan_name: string", "fingerprint: int", "description: string",
+                "num_buckets: int >= 0", kSetAttr},
+               true,
+               ScalarShape};
+  RegisterOp(begin);
+  RegisterKernels(begin, [](const char* op, const char* device, int) {
+    return TF_NewKernelBuilder(op, device, CreateBegin, ComputeBegin, DestroyBegin);
+  });
   RegisterAsync<BucketCall, CreateBucket, DestroyBucket>(
       {"SmddpPlanBucket",
        {"run: int64", "tensors: N * T"},

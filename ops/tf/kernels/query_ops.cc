@@ -73,13 +73,12 @@ void Compute(void* kernel, TF_OpKernelContext* context) {
 
 void RegisterQueryOps() {
   // Stateful, to prevent constant folding.
-  RegisterOp({"SmddpQuery",
-              {},
-              {"answer: int32"},
-              {"query: int", "process_set: int = 0"},
-              true,
-              UnknownShape});
-  RegisterKernel("SmddpQuery", TF_NewKernelBuilder("SmddpQuery", "CPU", Create, Compute, Destroy));
+  OpSpec spec{"SmddpQuery", {},          {"answer: int32"}, {"query: int", "process_set: int = 0"},
+              true,         UnknownShape};
+  RegisterOp(spec);
+  RegisterKernels(spec, [](const char* op, const char* device, int) {
+    return TF_NewKernelBuilder(op, device, Create, Compute, Destroy);
+  });
 }
 
 }  // namespace smddp_tf

@@ -21,6 +21,7 @@ void RaggedCall::PostRagged(int kind, const int32_t* splits, int num_splits) {
   request.tensors = &tensor;
   std::string name;
   if (!NumberRun(&request, &name)) return Finish();
+  Place(&request);
   next_ = [this] { Finish(); };
   OpCall* call = this;  // as Done and Allocate expect it
   smddp_post_ragged(&request, splits, num_splits, Allocate, Done, call);

@@ -8,7 +8,8 @@ namespace smddp_tf {
 template <int kKind>
 class SameShapesCall : public OpCall {
   void Start() override {
-    if (!pairs_.Open(context_, 0, static_cast<int>(attributes().num_tensors))) return Finish();
+    int count = static_cast<int>(attributes().num_tensors);
+    if (!pairs_.Open(context_, 0, count, memory_)) return Finish();
     Post(MakeRequest(kKind, attributes(), pairs_.tensors()), [this] { Finish(); });
   }
 

@@ -61,9 +61,15 @@ void OpCall::Post(smddp_request request, std::function<void()> next) {
   next_ = std::move(next);
   std::string name;
   if (!NumberRun(&request, &name)) return Finish();
+  Place(&request);
   if (latch_ == nullptr) return smddp_post(&request, Done, this);
   int code = smddp_run(&request);
   Done(this, code, code == SMDDP_OK ? "" : smddp_last_error());
+}
+
+void OpCall::Place(smddp_request* request) const {
+  request->memory = memory_;
+  if (memory_ == SMDDP_CUDA) request->stream = SMDDP_EVERY_STREAM;
 }
 
 // Calls of a function and iterations of a loop overlap in a session, so their order of arrival does

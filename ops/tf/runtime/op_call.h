@@ -27,6 +27,8 @@ class OpCall {
   OpCall(const OpCall&) = delete;
   OpCall& operator=(const OpCall&) = delete;
 
+  // Of smddp_memory: where the tensors of the op's type T are.
+  void SetMemory(int memory) { memory_ = memory; }
   // Both run the call, which deletes itself.
   void Run(const void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
   void RunBlocking(const void* kernel, TF_OpKernelContext* context);
@@ -41,6 +43,8 @@ class OpCall {
   void Finish();
   // Runs the collective, and then `next` if it succeeded.
   void Post(smddp_request request, std::function<void()> next);
+  // Tells the request where its tensors are. Their outputs must have been allocated before.
+  void Place(smddp_request* request) const;
   // Gives the request of a TF1 session a name of its own, which `name` holds; see op_call.cc.
   // Returns false after a failure, which it has reported to TensorFlow.
   bool NumberRun(smddp_request* request, std::string* name) const;
@@ -48,6 +52,7 @@ class OpCall {
   const Attributes& attributes() const { return *static_cast<const Attributes*>(kernel_); }
   const void* kernel_ = nullptr;
   TF_OpKernelContext* context_ = nullptr;
+  int memory_ = SMDDP_HOST;
 
   // For Post and the C API.
   static void Done(void* call, int code, const char* message);
@@ -60,21 +65,28 @@ class OpCall {
 };
 
 // The compute functions of kernels.
-template <typename Call>
+template <typename Call, int kMemory>
 void ComputeAsync(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
-  (new Call())->Run(kernel, context, done);
+  auto* call = new Call();
+  call->SetMemory(kMemory);
+  call->Run(kernel, context, done);
 }
-template <typename Call>
+template <typename Call, int kMemory>
 void ComputeBlocking(void* kernel, TF_OpKernelContext* context) {
-  (new Call())->RunBlocking(kernel, context);
+  auto* call = new Call();
+  call->SetMemory(kMemory);
+  call->RunBlocking(kernel, context);
 }
 
-// Registers an op with an asynchronous kernel.
+// Registers an op with asynchronous kernels.
 template <typename Call, void* (*kCreate)(TF_OpKernelConstruction*), void (*kDestroy)(void*)>
 void RegisterAsync(const OpSpec& spec) {
   RegisterOp(spec);
-  RegisterKernel(spec.name, TF_NewAsyncKernelBuilder(spec.name.c_str(), "CPU", kCreate,
-                                                     ComputeAsync<Call>, kDestroy));
+  RegisterKernels(spec, [](const char* op, const char* device, int memory) {
+    auto compute =
+        memory == SMDDP_CUDA ? ComputeAsync<Call, SMDDP_CUDA> : ComputeAsync<Call, SMDDP_HOST>;
+    return TF_NewAsyncKernelBuilder(op, device, kCreate, compute, kDestroy);
+  });
 }
 
 // What a collective's op has apart from what all of them have.
@@ -90,8 +102,11 @@ void RegisterCollective(const std::string& kind, const CollectiveSpec& spec) {
   OpSpec op{"Smddp" + kind, spec.inputs, spec.outputs, spec.attrs, true, spec.shape};
   for (const char* attr : {kNameAttr, kSetAttr, kMatchingAttr}) op.attrs.push_back(attr);
   RegisterOp(op);
-  RegisterKernel(op.name, TF_NewKernelBuilder(op.name.c_str(), "CPU", kCreate,
-                                              ComputeBlocking<Call>, kDestroy));
+  RegisterKernels(op, [](const char* name, const char* device, int memory) {
+    auto compute = memory == SMDDP_CUDA ? ComputeBlocking<Call, SMDDP_CUDA>
+                                        : ComputeBlocking<Call, SMDDP_HOST>;
+    return TF_NewKernelBuilder(name, device, kCreate, compute, kDestroy);
+  });
 
   op.name = "SmddpUnordered" + kind;
   op.inputs.push_back("call: int64");

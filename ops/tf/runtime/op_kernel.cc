@@ -81,17 +81,17 @@ TensorPairs::~TensorPairs() {
   for (TF_Tensor* tensor : held_) TF_DeleteTensor(tensor);
 }
 
-bool TensorPairs::Open(TF_OpKernelContext* context, int first_input, int count) {
+bool TensorPairs::Open(TF_OpKernelContext* context, int first_input, int count, int memory) {
   dims_.resize(count);
   tensors_.reserve(count);
   held_.reserve(2 * count);
   for (int i = 0; i < count; ++i) {
-    if (!OpenOne(context, first_input + i, i)) return false;
+    if (!OpenOne(context, first_input + i, i, memory)) return false;
   }
   return true;
 }
 
-bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output) {
+bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output, int memory) {
   ScopedStatus status;
   TF_Tensor* in = nullptr;
   TF_GetInput(context, input, &in, status);
@@ -113,7 +113,7 @@ bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output) {
   held_.push_back(out);
   const void* from = TF_TensorData(out);
   if (forwarded != input) {
-    AskForLargePages(TF_TensorData(out), TF_TensorByteSize(out));
+    if (memory == SMDDP_HOST) AskForLargePages(TF_TensorData(out), TF_TensorByteSize(out));
     TF_GetInput(context, input, &in, status);
     held_.push_back(in);
     from = TF_TensorData(in);
@@ -174,12 +174,6 @@ void RegisterOp(const OpSpec& spec) {
   TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, spec.shape);
   TF_RegisterOpDefinition(builder, status);
   if (!status.ok()) fprintf(stderr, "smddp_tf: op %s: %s\n", spec.name.c_str(), TF_Message(status));
-}
-
-void RegisterKernel(const std::string& op, TF_KernelBuilder* builder) {
-  ScopedStatus status;
-  TF_RegisterKernelBuilder(op.c_str(), builder, status);
-  if (!status.ok()) fprintf(stderr, "smddp_tf: kernel of %s: %s\n", op.c_str(), TF_Message(status));
 }
 
 namespace {

@@ -94,11 +94,12 @@ class TensorPairs {
  public:
   ~TensorPairs();
   // Returns false after a failure, which it has reported to TensorFlow.
-  bool Open(TF_OpKernelContext* context, int first_input, int count);
+  // memory: of smddp_memory.
+  bool Open(TF_OpKernelContext* context, int first_input, int count, int memory);
   const std::vector<smddp_tensor>& tensors() const { return tensors_; }
 
  private:
-  bool OpenOne(TF_OpKernelContext* context, int input, int output);
+  bool OpenOne(TF_OpKernelContext* context, int input, int output, int memory);
 
   std::vector<TF_Tensor*> held_;
   std::vector<std::vector<int64_t>> dims_;
@@ -124,9 +125,15 @@ struct OpSpec {
   bool stateful;
   ShapeFunction shape;
 };
+// Makes a kernel of an op for a device ("CPU" or "GPU"). `memory`, of smddp_memory, is where the
+// tensors of type T are; all others are in host memory.
+using MakeKernel = TF_KernelBuilder* (*)(const char* op, const char* device, int memory);
+
 // Failures are written to stderr, because ops are registered while the library is loaded.
 void RegisterOp(const OpSpec& spec);
-void RegisterKernel(const std::string& op, TF_KernelBuilder* builder);
+// Registers the op's kernel for the CPU, and keeps those for GPUs until
+// smddp_register_gpu_kernels().
+void RegisterKernels(const OpSpec& spec, MakeKernel make);
 
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i

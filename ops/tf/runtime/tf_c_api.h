@@ -78,6 +78,9 @@ TF_KernelBuilder* TF_NewAsyncKernelBuilder(const char* op, const char* device,
                                            void (*compute)(void*, TF_OpKernelContext*,
                                                            TF_AsyncOpKernelDoneCallback*),
                                            void (*destroy)(void*));
+void TF_KernelBuilder_TypeConstraint(TF_KernelBuilder* builder, const char* attribute, int type,
+                                     TF_Status* status);
+void TF_KernelBuilder_HostMemory(TF_KernelBuilder* builder, const char* argument);
 void TF_RegisterKernelBuilder(const char* name, TF_KernelBuilder* builder, TF_Status* status);
 void TF_RunAsyncOpKernelDoneCallback(TF_AsyncOpKernelDoneCallback* done);
 

@@ -1,4 +1,4 @@
-// Collectives inside XLA programs (jit_compile=True), on the host.
+// Collectives inside XLA programs (jit_compile=True), on the host and on GPUs.
 //
 // XLA runs no TensorFlow kernels but calls a custom-call target, of which it has two kinds. Neither
 // needs an XLA header, so one binary serves all versions; smddp_tf/_graph/xla.py emits the call.
@@ -15,15 +15,23 @@ namespace smddp_tf {
 
 int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors,
                   const void* token, void* next_token) {
+  bool on_host = request.memory == SMDDP_HOST;
   int64_t call = 0;
-  std::memcpy(&call, token, sizeof call);
-  std::memmove(next_token, token, sizeof call);  // XLA may give both the same memory
+  if (on_host) {
+    std::memcpy(&call, token, sizeof call);
+    std::memcpy(next_token, &call, sizeof call);
+  } else if (request.matching == SMDDP_BY_NAME) {  // it is 0 elsewhere
+    int code = smddp_copy_to_host(&call, token, sizeof call, request.stream);
+    if (code != SMDDP_OK) return code;
+  }
   std::string name = request.name;
   if (call != 0) name += NameOfCall(call);
   request.name = name.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());
   request.tensors = tensors.data();
-  return smddp_run(&request);
+  int code = smddp_run(&request);
+  if (code != SMDDP_OK || on_host) return code;
+  return smddp_copy_from_host(next_token, &call, sizeof call);
 }
 
 }  // namespace smddp_tf

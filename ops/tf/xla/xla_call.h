@@ -10,11 +10,14 @@
 namespace smddp_tf {
 
 inline constexpr const char* kXlaTarget = "smddp_collective";
+// XLA's names of the platforms that have the custom call.
+inline constexpr const char* kXlaHost = "Host";
+inline constexpr const char* kXlaCuda = "CUDA";
 
 // Runs the request on the tensors. Shapes are static, so the parts of an allgather or alltoall are
 // equal. The last operand and the last result of a custom call are the token that orders the calls,
-// an int64: in a TF1 session the number of the call of the function, else 0. Returns one of
-// capi/smddp.h's codes.
+// an int64: in a TF1 session the number of the call of the function, else 0. The tokens are in the
+// same memory as the tensors. Returns one of capi/smddp.h's codes.
 int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors,
                   const void* token, void* next_token);
 

@@ -69,6 +69,19 @@ bool KnownLayout(const Call& call) {
          call.arguments.buffers[0]->struct_size == sizeof(Buffer);
 }
 
+// Sets where the tensors are.
+Error* SetMemory(const Call& call, int memory, smddp_request* request) {
+  request->memory = memory;
+  if (memory == SMDDP_HOST) return nullptr;
+  StreamArguments arguments = {};
+  arguments.struct_size = sizeof arguments;
+  arguments.context = call.context;
+  Error* error = loaded.load()->get_stream(&arguments);
+  request->stream = arguments.stream;
+  return error;
+}
+
+template <int kMemory>
 Error* TypedCall(Call* call) {
   const Extension* extension = call->extensions;
   if (extension != nullptr && extension->type == kMetadataExtension) {
@@ -100,6 +113,8 @@ Error* TypedCall(Call* call) {
   std::string name = reader.String("name");
   request.name = name.c_str();
 
+  if (Error* error = SetMemory(*call, kMemory, &request); error != nullptr) return error;
+
   if (!reader.complete) {
     return Failure(api, SMDDP_SYSTEM, "an argument of a collective is missing in XLA's program");
   }
@@ -116,12 +131,12 @@ Error* TypedCall(Call* call) {
 }
 
 // Returns "", or XLA's error message.
-std::string Register(const Api* api) {
+std::string Register(const Api* api, const char* platform, Handler* handler) {
   RegisterArguments arguments = {};
   arguments.struct_size = sizeof arguments;
   arguments.name = {kXlaTarget, std::strlen(kXlaTarget)};
-  arguments.platform = {"Host", 4};
-  arguments.execute = TypedCall;
+  arguments.platform = {platform, std::strlen(platform)};
+  arguments.execute = handler;
   Error* error = api->register_handler(&arguments);
   if (error == nullptr) return "";
   ErrorMessageArguments message = {};
@@ -151,7 +166,8 @@ std::string RegisterTypedXlaCall(void* tensorflow) {
     return "XLA's typed custom calls have another layout in this TensorFlow";
   }
   loaded = api;
-  std::string problem = Register(api);
+  std::string problem = Register(api, kXlaHost, TypedCall<SMDDP_HOST>);
+  if (problem.empty()) problem = Register(api, kXlaCuda, TypedCall<SMDDP_CUDA>);
   registered = problem.empty();
   return problem;
 }

@@ -124,6 +124,14 @@ struct RegisterArguments {
   void* zeros[8];
 };
 
+// Of a call on a GPU.
+struct StreamArguments {
+  size_t struct_size;
+  Extension* extensions;
+  void* context;  // the call's
+  void* stream;   // the result: a CUstream
+};
+
 struct Api {
   size_t struct_size;
   Extension* extensions;
@@ -133,6 +141,7 @@ struct Api {
   void (*error_message)(ErrorMessageArguments*);
   void (*destroy_error)(DestroyErrorArguments*);
   Error* (*register_handler)(RegisterArguments*);
+  Error* (*get_stream)(StreamArguments*);
 };
 
 }  // namespace smddp_tf::xla_ffi

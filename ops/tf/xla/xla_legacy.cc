@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <utility>  // for move
 
 #include "tf/runtime/gnu_abi.h"
 #include "tf/xla/xla_call.h"
@@ -53,13 +54,19 @@ std::map<std::string, std::string> ParseFields(const char* opaque, size_t length
   return fields;
 }
 
-int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
-  std::map<std::string, std::string> fields = ParseFields(opaque, length);
+// What the call's text says about its tensors.
+struct Arguments {
+  Arguments(const char* opaque, size_t length) : fields(ParseFields(opaque, length)) {
+    for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
+  }
+  std::map<std::string, std::string> fields;
   std::vector<std::vector<int64_t>> dims;
-  for (const std::string& shape : Split(fields["shapes"], ',')) dims.push_back(ParseShape(shape));
+};
+
+int RunFromXla(Arguments arguments, const void* const* in, void* const* results, int memory,
+               void* stream) {
+  auto& [fields, dims] = arguments;
   std::vector<smddp_tensor> tensors;
-  // The token is a result too, so there is more than one, and `out` is an array.
-  void** results = static_cast<void**>(out);
   for (size_t i = 0; i < dims.size(); ++i) {
     tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});
   }
@@ -74,16 +81,30 @@ int RunFromXla(void* out, const void** in, const char* opaque, size_t length) {
   request.postscale = std::strtod(fields["postscale"].c_str(), nullptr);
   request.matching = std::atoi(fields["matching"].c_str());
   request.name = name.c_str();
+  request.memory = memory;
+  request.stream = stream;
   return RunXlaRequest(request, tensors, in[dims.size()], results[dims.size()]);
 }
 
 // `status` is XLA's XlaCustomCallStatus, which has been a std::optional<std::string> since before
 // TensorFlow 2.15; setting it makes the program fail with that message, as an InternalError.
-void LegacyCall(void* out, const void** in, const char* opaque, size_t length, void* status) {
-  int code = RunFromXla(out, in, opaque, length);
+void Report(int code, void* status) {
   if (code != SMDDP_OK) {
     static_cast<GnuOptionalString*>(status)->Set(smddp_last_error());
   }
+}
+
+// The token is a result too, so there is more than one, and `out` is an array.
+void LegacyCall(void* out, const void** in, const char* opaque, size_t length, void* status) {
+  void** results = static_cast<void**>(out);
+  Report(RunFromXla(Arguments(opaque, length), in, results, SMDDP_HOST, nullptr), status);
+}
+
+// `buffers` are the operands, then the results.
+void LegacyCudaCall(void* stream, void** buffers, const char* opaque, size_t length, void* status) {
+  Arguments arguments(opaque, length);
+  void** results = buffers + arguments.dims.size() + 1;
+  Report(RunFromXla(std::move(arguments), buffers, results, SMDDP_CUDA, stream), status);
 }
 
 }  // namespace
@@ -103,7 +124,9 @@ std::string RegisterLegacyXlaCall(void* tensorflow) {
     return "this TensorFlow does not show XLA's registry of custom calls";
   }
   add(global(), GnuString::View(kXlaTarget), reinterpret_cast<void*>(&LegacyCall),
-      GnuString::View("Host"));
+      GnuString::View(kXlaHost));
+  add(global(), GnuString::View(kXlaTarget), reinterpret_cast<void*>(&LegacyCudaCall),
+      GnuString::View(kXlaCuda));
   registered = true;
   return "";
 }

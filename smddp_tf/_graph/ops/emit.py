@@ -15,10 +15,10 @@ jit_gradients: dict = {}
 
 
 def emit(kind: str, **arguments):
-    """Emits an op on the CPU that keeps program order. Returns its outputs."""
+    """Emits an op that keeps program order. Returns its outputs."""
     library.check_async_ops()
     order.keep()
-    with tf.device("/cpu:0"):
+    with library.where_tensors_are():
         return getattr(_ops, f"smddp_{kind}")(**arguments)
 
 

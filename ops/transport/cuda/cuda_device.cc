@@ -1,0 +1,175 @@
+#include "transport/cuda/cuda_device.h"
+
+#include <map>
+#include <thread>
+#include <utility>  // for move
+
+namespace smddp {
+
+// Makes the device's context current on this thread, which may have another one.
+class CudaDevice::Current {
+ public:
+  explicit Current(const CudaDevice* device) : driver_(device->driver_) {
+    result_ = driver_.CtxPushCurrent(device->context_);
+  }
+  ~Current() {
+    void* ignored = nullptr;
+    if (result_ == kCudaSuccess) driver_.CtxPopCurrent(&ignored);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  Status status() const {
+    return result_ == kCudaSuccess ? Status() : driver_.Failure("cuCtxPushCurrent", result_);
+  }
+
+ private:
+  const CudaDriver& driver_;
+  CudaResult result_;
+};
+
+Status CudaDevice::Find(const void* address, CudaDevice** device) {
+  static std::mutex mutex;
+  static std::map<int, CudaDevice*> devices;  // never deleted: threads wait for their copies
+  std::string why;
+  const CudaDriver* driver = CudaDriver::Open(&why);
+  if (driver == nullptr) {
+    return {Code::kSystem, "the tensors are on a GPU, but its driver cannot be used: " + why};
+  }
+  std::lock_guard<std::mutex> lock(mutex);
+  int ordinal = devices.empty() ? 0 : devices.begin()->first;
+  if (address != nullptr) {
+    CudaResult result = driver->PointerGetAttribute(&ordinal, kCudaPointerDeviceOrdinal, address);
+    if (result != kCudaSuccess) return driver->Failure("cuPointerGetAttribute", result);
+  }
+  CudaDevice*& known = devices[ordinal];
+  if (known == nullptr) {
+    auto opened = std::unique_ptr<CudaDevice>(new CudaDevice(driver, ordinal));
+    Status status = opened->Open();
+    if (!status.ok()) {
+      devices.erase(ordinal);
+      return status;
+    }
+    known = opened.release();
+  }
+  *device = known;
+  return {};
+}
+
+Status CudaDevice::Open() {
+  int number = 0;
+  CudaResult result = driver_.DeviceGet(&number, ordinal_);
+  if (result != kCudaSuccess) return driver_.Failure("cuDeviceGet", result);
+  result = driver_.DevicePrimaryCtxRetain(&context_, number);
+  if (result != kCudaSuccess) return driver_.Failure("cuDevicePrimaryCtxRetain", result);
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  for (Direction* direction : {&to_host_, &from_host_}) {
+    result = driver_.StreamCreate(&direction->stream, kCudaStreamNonBlocking);
+    if (result != kCudaSuccess) return driver_.Failure("cuStreamCreate", result);
+  }
+  for (Direction* direction : {&to_host_, &from_host_}) {
+    std::thread([this, direction] { Wait(direction); }).detach();
+  }
+  return {};
+}
+
+Status CudaDevice::AllocateHost(size_t bytes, void** memory) {
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.MemHostAlloc(memory, bytes, kCudaHostAllocPortable);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemHostAlloc", result);
+}
+
+void CudaDevice::FreeHost(void* memory) {
+  Current current(this);
+  driver_.MemFreeHost(memory);
+}
+
+Status CudaDevice::Mark(void* stream, void** event) {
+  CudaResult result = driver_.EventCreate(event, kCudaEventBlockingSync | kCudaEventDisableTiming);
+  if (result != kCudaSuccess) return driver_.Failure("cuEventCreate", result);
+  result = driver_.EventRecord(*event, stream);
+  if (result == kCudaSuccess) return {};
+  driver_.EventDestroy(*event);
+  return driver_.Failure("cuEventRecord", result);
+}
+
+Status CudaDevice::Record(void* stream, DevicePoint* point) {
+  point->reset();
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  if (stream == kEveryStream) {
+    CudaResult result = driver_.CtxSynchronize();
+    return result == kCudaSuccess ? Status() : driver_.Failure("cuCtxSynchronize", result);
+  }
+  void* event = nullptr;
+  Status status = Mark(stream, &event);
+  if (!status.ok()) return status;
+  *point = DevicePoint(event, [this](void* old) {
+    Current current(this);
+    driver_.EventDestroy(old);
+  });
+  return {};
+}
+
+void CudaDevice::CopyToHost(const std::vector<DeviceCopy>& copies, const DevicePoint& after,
+                            Done done) {
+  Start(&to_host_, driver_.MemcpyDtoHAsync, copies, after, std::move(done));
+}
+
+void CudaDevice::CopyFromHost(const std::vector<DeviceCopy>& copies, Done done) {
+  Start(&from_host_, driver_.MemcpyHtoDAsync, copies, nullptr, std::move(done));
+}
+
+Status CudaDevice::Enqueue(Copy copy, const std::vector<DeviceCopy>& copies,
+                           const DevicePoint& after, void* stream, void** event) {
+  if (after != nullptr) {
+    CudaResult result = driver_.StreamWaitEvent(stream, after.get(), 0);
+    if (result != kCudaSuccess) return driver_.Failure("cuStreamWaitEvent", result);
+  }
+  for (const DeviceCopy& one : copies) {
+    CudaResult result = copy(one.to, one.from, one.bytes, stream);
+    if (result != kCudaSuccess) return driver_.Failure("cuMemcpyAsync", result);
+  }
+  return Mark(stream, event);
+}
+
+void CudaDevice::Start(Direction* direction, Copy copy, const std::vector<DeviceCopy>& copies,
+                       const DevicePoint& after, Done done) {
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(direction->mutex);
+    Current current(this);
+    void* event = nullptr;
+    status = current.status();
+    if (status.ok()) status = Enqueue(copy, copies, after, direction->stream, &event);
+    if (status.ok()) {
+      direction->pending.emplace_back(event, std::move(done));
+      direction->changed.notify_one();
+      return;
+    }
+    // Some of the copies may be under way in memory that the caller reuses.
+    driver_.StreamSynchronize(direction->stream);
+  }
+  done(status);
+}
+
+void CudaDevice::Wait(Direction* direction) {
+  for (;;) {
+    std::unique_lock<std::mutex> lock(direction->mutex);
+    direction->changed.wait(lock, [&] { return !direction->pending.empty(); });
+    auto [event, done] = std::move(direction->pending.front());
+    direction->pending.pop_front();
+    lock.unlock();
+    Status status;
+    {
+      Current current(this);
+      CudaResult result = driver_.EventSynchronize(event);
+      if (result != kCudaSuccess) status = driver_.Failure("cuEventSynchronize", result);
+      driver_.EventDestroy(event);
+    }
+    done(status);
+  }
+}
+
+}  // namespace smddp

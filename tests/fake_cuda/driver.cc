@@ -1,0 +1,301 @@
+// A libcuda.so.1 without a GPU: one device, whose memory is memory.h's, and whose streams are
+// threads that dawdle. It checks what a real driver would: that a context is current, that addresses
+// are on the right side, and that handles are its own.
+//
+// FAKE_CUDA_DELAY=N    each piece of work takes up to N microseconds
+// FAKE_CUDA_FAIL=N     from the Nth copy on, counted from 1, the device is broken
+// FAKE_CUDA_NO_HOST=1  no pinned memory is left
+// FAKE_CUDA_NO_GPU=1   cuInit finds no device
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "memory.h"
+
+namespace {
+
+enum Result {
+  kSuccess = 0,
+  kInvalidValue = 1,
+  kOutOfMemory = 2,
+  kNotInitialized = 3,
+  kNoDevice = 100,
+  kInvalidContext = 201,
+  kInvalidHandle = 400,
+  kIllegalAddress = 700,
+};
+
+long Setting(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atol(text);
+}
+
+std::atomic<bool> initialized{false}, broken{false};
+std::atomic<long> copies{0};
+int the_context;  // only its address counts
+thread_local std::vector<void*> contexts;
+
+// What an event waits for: set when the stream gets there.
+struct Mark {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool reached = false;
+  void Reach() {
+    std::lock_guard<std::mutex> lock(mutex);
+    reached = true;
+    changed.notify_all();
+  }
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [this] { return reached; });
+  }
+};
+
+struct Event {
+  std::shared_ptr<Mark> mark;  // null: never recorded, so there is nothing to wait for
+};
+
+class Stream {
+ public:
+  Stream() {
+    std::thread([this] { Run(); }).detach();
+  }
+  void Enqueue(std::function<void()> work) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    queue_.push_back(std::move(work));
+    changed_.notify_one();
+  }
+  std::shared_ptr<Mark> End() {
+    auto mark = std::make_shared<Mark>();
+    Enqueue([mark] { mark->Reach(); });
+    return mark;
+  }
+
+ private:
+  void Run() {
+    std::mt19937 random(static_cast<unsigned>(getpid()) ^
+                        static_cast<unsigned>(reinterpret_cast<uintptr_t>(this) >> 4));
+    const long delay = Setting("FAKE_CUDA_DELAY");
+    for (;;) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return !queue_.empty(); });
+      std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      if (delay > 0) usleep(static_cast<useconds_t>(random() % static_cast<unsigned>(delay + 1)));
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+};
+
+std::mutex handles_mutex;
+std::set<void*>& Streams() {
+  static auto* streams = new std::set<void*>();
+  return *streams;
+}
+std::set<void*>& Events() {
+  static auto* events = new std::set<void*>();
+  return *events;
+}
+
+template <typename T>
+T* Known(std::set<void*>& handles, void* handle) {
+  std::lock_guard<std::mutex> lock(handles_mutex);
+  return handles.count(handle) != 0 ? static_cast<T*>(handle) : nullptr;
+}
+
+// What every call may return first.
+int Usable() {
+  if (!initialized) return kNotInitialized;
+  if (broken) return kIllegalAddress;
+  return contexts.empty() || contexts.back() != &the_context ? kInvalidContext : kSuccess;
+}
+
+int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, bool to_device) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  auto* stream = Known<Stream>(Streams(), stream_handle);
+  if (stream == nullptr) return kInvalidHandle;
+  if ((FakeIsDevice(to) != 0) != to_device || (FakeIsDevice(from) != 0) == to_device) {
+    return kInvalidValue;
+  }
+  stream->Enqueue([=] {
+    long fail = Setting("FAKE_CUDA_FAIL");
+    if (++copies >= fail && fail > 0) broken = true;
+    if (!broken) std::memcpy(FakeBytes(to), FakeBytes(from), bytes);
+  });
+  return kSuccess;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int cuInit(unsigned) {
+  if (Setting("FAKE_CUDA_NO_GPU") != 0) return kNoDevice;
+  initialized = true;
+  return kSuccess;
+}
+
+EXPORT int cuGetErrorString(int error, const char** text) {
+  *text = error == kIllegalAddress ? "an illegal memory access was encountered"
+          : error == kNoDevice     ? "no CUDA-capable device is detected"
+                                   : "a fake error";
+  return kSuccess;
+}
+
+EXPORT int cuPointerGetAttribute(void* value, int attribute, const void* address) {
+  constexpr int kDeviceOrdinal = 9;
+  if (attribute != kDeviceOrdinal || FakeIsDevice(address) == 0) return kInvalidValue;
+  *static_cast<int*>(value) = 0;
+  return kSuccess;
+}
+
+EXPORT int cuDeviceGet(int* device, int ordinal) {
+  *device = 0;
+  return ordinal == 0 ? kSuccess : kInvalidValue;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
+  *context = &the_context;
+  return initialized ? kSuccess : kNotInitialized;
+}
+
+EXPORT int cuCtxPushCurrent_v2(void* context) {
+  if (context != &the_context) return kInvalidContext;
+  contexts.push_back(context);
+  return kSuccess;
+}
+
+EXPORT int cuCtxPopCurrent_v2(void** context) {
+  if (contexts.empty()) return kInvalidContext;
+  *context = contexts.back();
+  contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT int cuCtxSynchronize() {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  std::vector<std::shared_ptr<Mark>> ends;
+  {
+    std::lock_guard<std::mutex> lock(handles_mutex);
+    for (void* stream : Streams()) ends.push_back(static_cast<Stream*>(stream)->End());
+  }
+  for (const auto& end : ends) end->Wait();
+  return broken ? kIllegalAddress : kSuccess;
+}
+
+EXPORT int cuStreamCreate(void** stream, unsigned) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  *stream = new Stream();
+  std::lock_guard<std::mutex> lock(handles_mutex);
+  Streams().insert(*stream);
+  return kSuccess;
+}
+
+EXPORT int cuStreamSynchronize(void* handle) {
+  auto* stream = Known<Stream>(Streams(), handle);
+  if (stream == nullptr) return kInvalidHandle;
+  stream->End()->Wait();
+  return broken ? kIllegalAddress : kSuccess;
+}
+
+EXPORT int cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  auto* stream = Known<Stream>(Streams(), stream_handle);
+  auto* event = Known<Event>(Events(), event_handle);
+  if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  if (event->mark != nullptr) stream->Enqueue([mark = event->mark] { mark->Wait(); });
+  return kSuccess;
+}
+
+EXPORT void FakeRepair() {
+  broken = false;
+  copies = 0;
+}
+
+EXPORT int FakeLaunch(void* handle, void (*work)(void*), void* argument) {
+  auto* stream = Known<Stream>(Streams(), handle);
+  if (stream == nullptr) return kInvalidHandle;
+  stream->Enqueue([=] { work(argument); });
+  return kSuccess;
+}
+
+EXPORT int cuEventCreate(void** event, unsigned) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  *event = new Event();
+  std::lock_guard<std::mutex> lock(handles_mutex);
+  Events().insert(*event);
+  return kSuccess;
+}
+
+EXPORT int cuEventRecord(void* event_handle, void* stream_handle) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  auto* stream = Known<Stream>(Streams(), stream_handle);
+  auto* event = Known<Event>(Events(), event_handle);
+  if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  event->mark = stream->End();
+  return kSuccess;
+}
+
+EXPORT int cuEventSynchronize(void* handle) {
+  auto* event = Known<Event>(Events(), handle);
+  if (event == nullptr) return kInvalidHandle;
+  if (event->mark != nullptr) event->mark->Wait();
+  return broken ? kIllegalAddress : kSuccess;
+}
+
+EXPORT int cuEventDestroy_v2(void* handle) {
+  std::lock_guard<std::mutex> lock(handles_mutex);
+  if (Events().erase(handle) == 0) return kInvalidHandle;
+  delete static_cast<Event*>(handle);
+  return kSuccess;
+}
+
+EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  if (Setting("FAKE_CUDA_NO_HOST") != 0) return kOutOfMemory;
+  constexpr size_t kPage = 4096;
+  *memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
+  return *memory != nullptr ? kSuccess : kOutOfMemory;
+}
+
+EXPORT int cuMemFreeHost(void* memory) {
+  std::free(memory);
+  return kSuccess;
+}
+
+EXPORT int cuMemAlloc_v2(void** address, size_t bytes) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  *address = FakeAllocate(bytes);
+  return kSuccess;
+}
+
+EXPORT int cuMemFree_v2(void* address) {
+  if (FakeIsDevice(address) == 0) return kInvalidValue;
+  FakeFree(address);
+  return kSuccess;
+}
+
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  return CopyLater(to, from, bytes, stream, false);
+}
+
+EXPORT int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  return CopyLater(to, from, bytes, stream, true);
+}

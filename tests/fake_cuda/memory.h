@@ -1,0 +1,21 @@
+// Memory of a device that does not exist: its addresses are of pages without any access, and only
+// its own copies know where the bytes really are. A line of the library that reads or writes such
+// memory itself ends the process.
+#pragma once
+
+#include <cstddef>
+
+extern "C" {
+
+void* FakeAllocate(size_t bytes);
+void FakeFree(void* address);
+// Where the bytes of device memory really are; a host address is returned as it is.
+char* FakeBytes(const void* address);
+int FakeIsDevice(const void* address);
+
+// Makes the device forget that it is broken (driver.cc).
+void FakeRepair(void);
+// Enqueues work as a kernel would be; a CUresult.
+int FakeLaunch(void* stream, void (*work)(void*), void* argument);
+
+}  // extern "C"

@@ -1,0 +1,146 @@
+"""What ranks do in test_gpu.py. There Square is late, and reads memory that is not the host's."""
+
+import numpy as np
+import tensorflow as tf
+from checks import equal, raises, total
+from harness import rank, report, size
+
+import smddp_tf as hvd
+from smddp_tf._job import config
+
+GPU = "/GPU:0"
+ROWS = 5
+
+
+def _on_gpu(x):
+    with tf.device(GPU):
+        return tf.identity(x)
+
+
+def _mine(count=ROWS):
+    return tf.range(count, dtype=tf.float32) + rank
+
+
+def _squares(of_rank, count=ROWS):
+    return (np.arange(count, dtype=np.float32) + of_rank) ** 2
+
+
+def _sum_of_squares(count=ROWS):
+    return sum(_squares(r, count) for r in range(size))
+
+
+def _device(x):
+    return tf.DeviceSpec.from_string(x.device).device_type
+
+
+def where_results_are():
+    """By default TensorFlow brings tensors to the CPU; with our kernels they stay."""
+    got = hvd.allreduce(tf.square(_on_gpu(_mine())), op=hvd.Sum)
+    equal(got, _sum_of_squares())
+    assert _device(got) == ("GPU" if config.gpu_kernels() else "CPU"), got.device
+    # TensorFlow has int32 in host memory, on a GPU too.
+    equal(hvd.allreduce(_on_gpu(tf.constant([rank + 1])), op=hvd.Sum), [int(total)])
+    report(done=True)
+
+
+def every_collective_in_a_function():
+    """Each reads what a kernel of the GPU has not computed yet when it is called."""
+
+    @tf.function
+    def moved(x):
+        y = tf.square(x)
+        reduced = hvd.allreduce(y, op=hvd.Sum)
+        return {
+            "allreduce": tf.square(reduced),
+            "grouped": hvd.grouped_allreduce([y, y + 1.0], op=hvd.Sum)[1],
+            "allgather": hvd.allgather(y[: rank + 1]),
+            "broadcast": tf.square(hvd.broadcast(y, size - 1)),
+            "alltoall": hvd.alltoall(tf.tile(y, [size])),
+            "reducescatter": hvd.reducescatter(tf.tile(y, [size]), op=hvd.Sum),
+        }
+
+    parts = [_squares(r) for r in range(size)]
+    wanted = {
+        "allreduce": _sum_of_squares() ** 2,
+        "grouped": _sum_of_squares() + size,
+        "allgather": np.concatenate([parts[r][: r + 1] for r in range(size)]),
+        "broadcast": parts[-1] ** 2,
+        "alltoall": np.concatenate(parts),
+        "reducescatter": _sum_of_squares(),
+    }
+    for step in range(5):
+        got = moved(_on_gpu(_mine()))
+        for name, value in wanted.items():
+            result = got[name][0] if isinstance(got[name], (tuple, list)) else got[name]
+            equal(result, value, f"{name} in step {step}")
+    report(done=True)
+
+
+def trains_as_one_process():
+    """Variables and gradients of two layers on the GPU; several buckets; whole numbers."""
+    with tf.device(GPU):
+        weights = [tf.Variable(tf.ones([ROWS, 3])), tf.Variable(tf.ones([3]))]
+
+    def loss_of(weights, x):
+        hidden = tf.square(tf.linalg.matvec(tf.transpose(weights[0]), x))
+        return tf.reduce_sum(hidden * weights[1])
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = loss_of(weights, x)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
+        gradients = tape.gradient(loss, weights)
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.assign(weight - tf.round(gradient / 64.0))
+        return gradients
+
+    alone = [tf.Variable(tf.ones([ROWS, 3])), tf.Variable(tf.ones([3]))]
+    for number in range(4):
+        got = step(_on_gpu(_mine() + number))
+        with tf.GradientTape() as tape:
+            inputs = [tf.range(ROWS, dtype=tf.float32) + r + number for r in range(size)]
+            loss = tf.add_n([loss_of(alone, x) for x in inputs])
+        wanted = tape.gradient(loss, alone)
+        for i in range(2):
+            equal(got[i], wanted[i], f"gradient {i} of step {number}")
+            alone[i].assign(alone[i] - tf.round(wanted[i] / 64.0))
+            equal(weights[i], alone[i], f"weight {i} after step {number}")
+    report(done=True)
+
+
+def ranks_differ_in_where_tensors_are():
+    """One rank's tensor is on its GPU, the others' on the CPU: an error that says so."""
+    x = tf.ones([3])
+    with tf.device(GPU if rank == 0 else "/CPU:0"):
+        x = tf.identity(x)
+        if config.gpu_kernels():
+            with raises(tf.errors.FailedPreconditionError, "Mismatched", "in cuda memory"):
+                hvd.allreduce(x, name="x")
+        else:
+            equal(hvd.allreduce(x, name="x"), [1.0] * 3)
+    equal(hvd.allreduce(_on_gpu(tf.fill([2], rank + 1.0)), op=hvd.Sum), [total] * 2)
+    report(done=True)
+
+
+def pin_gpu(expected):
+    """Before anything has used a device; a list of one answer, or error, for each rank."""
+    if expected[rank].startswith("/"):
+        name = hvd.pin_gpu()
+        assert name == expected[rank], name
+        [device] = tf.config.list_logical_devices("GPU")  # uses the devices
+        equal(tf.square(_on_gpu(_mine())), _squares(rank))
+        assert hvd.pin_gpu() == name, "asking again changes nothing"
+        report(name=device.name)
+    else:
+        with raises(ValueError, expected[rank]):
+            hvd.pin_gpu()
+        report(name=None)
+
+
+def pin_gpu_too_late():
+    """After a tensor was made."""
+    equal(tf.square(_on_gpu(_mine())), _squares(rank))
+    with raises(RuntimeError, "used its devices already", "right after init()"):
+        hvd.pin_gpu()
+    report(done=True)
