@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
+#include <new>
 #include <cstring>
 
 namespace smddp_tf {
@@ -64,11 +64,11 @@ struct GnuOptionalString {
   GnuString value;
   bool engaged;
 
-  // The owner destroys the string, with operator delete, which for libstdc++ is free().
+  // The owner destroys the string, with operator delete.
   void Set(const char* text) {
+    if (engaged) return;
     size_t length = std::strlen(text);
-    char* copy = static_cast<char*>(std::malloc(length + 1));
-    if (engaged || copy == nullptr) return std::free(copy);
+    char* copy = static_cast<char*>(::operator new(length + 1));
     std::memcpy(copy, text, length + 1);
     value = {copy, length, {0}};
     value.capacity = length;
