@@ -1,4 +1,4 @@
-"""Lets tests of several workers (pytest-xdist) run beside each other, but for those that are timed."""
+"""Lets tests of several workers run beside each other, but for those that are marked `alone`."""
 
 import contextlib
 import fcntl

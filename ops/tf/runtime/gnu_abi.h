@@ -5,8 +5,8 @@
 #pragma once
 
 #include <cstddef>
-#include <new>
 #include <cstring>
+#include <new>
 
 namespace smddp_tf {
 
