@@ -30,7 +30,7 @@ class PeerGroup {
 
   // At least `bytes` of memory for operations, 64-byte aligned. Call it only while no operation is
   // in flight; its previous contents may be lost.
-  char* Memory(size_t bytes);
+  virtual char* Memory(size_t bytes);
 
   // All buffers must be in Memory(). recv holds size() blocks of `bytes`, in rank order.
   virtual Status StartAllgather(const void* send, size_t bytes, void* recv) = 0;

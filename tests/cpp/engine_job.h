@@ -24,6 +24,7 @@ class FailingGroup : public PeerGroup {
   FailingGroup(std::unique_ptr<PeerGroup> group, int n) : group_(std::move(group)), left_(n) {}
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  char* Memory(size_t bytes) override { return group_->Memory(bytes); }
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
     return Fails() ? Lost() : group_->StartAllgather(send, bytes, recv);
   }
