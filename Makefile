@@ -40,8 +40,6 @@ export PYTHONPATH := $(CURDIR)
 
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
-# Tests that run at the same time. Ranks mostly wait, so two keep two cores busy.
-TEST_WORKERS ?= 2
 
 .PHONY: train test test-quick test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels bench bench-peers docs clean distclean
@@ -50,7 +48,7 @@ train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest
 
 test-quick: build-tests
 	$(BIN)/python -m pytest tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'

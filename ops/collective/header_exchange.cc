@@ -39,7 +39,7 @@ Status GoneElsewhere(int job_rank, const std::string& title) {
   return {
       Code::kRemote,
       "rank " + std::to_string(job_rank) +
-          ", on another node, takes part no more: it has ended, called shutdown() or failed, and "
+          ", on another node, no longer takes part: it has ended, called shutdown() or failed, and "
           "its own output says why. " +
           title +
           " waited for it. If it had fewer batches than the others, give all ranks the same "

@@ -162,7 +162,7 @@ std::string ExplainMismatch(const std::vector<int>& ranks, const std::vector<std
   }
   std::vector<std::string> a = Lines(texts[0]), b = Lines(texts[other]);
   std::ostringstream out;
-  out << "Mismatched collectives: the ranks do not ask for the same thing.";
+  out << "Mismatched collectives: the ranks requested different collectives.";
   auto side = [&](size_t i) { return "rank " + std::to_string(ranks[i]) + " has "; };
   auto line = [](const std::vector<std::string>& lines, size_t i) {
     return i < lines.size() ? "[" + lines[i] + "]" : std::string("nothing");

@@ -32,13 +32,13 @@ def check_compressor(compression) -> None:
     """Raises ValueError unless the argument has the interface of a compressor."""
     if compression is TopKCompressor:
         raise ValueError(
-            "Compression.topk wants the part of the elements that is sent: Compression.topk(0.01)"
+            "Compression.topk takes the fraction of elements to send: Compression.topk(0.01)"
         )
     pair = hasattr(compression, "compress") and hasattr(compression, "decompress")
     if not pair and not hasattr(compression, "reduce"):
         raise ValueError(
-            f"compression={compression!r} is no compressor; give Compression.none, .fp16, .bf16, "
-            ".int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
+            f"compression={compression!r} is not a compressor; give Compression.none, .fp16, "
+            ".bf16, .int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
             "context)"
         )
 

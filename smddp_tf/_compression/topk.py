@@ -22,7 +22,7 @@ class TopKCompressor:
 
     def __init__(self, ratio=0.01) -> None:
         if not 0 < ratio <= 1:
-            raise ValueError(f"ratio={ratio} is not more than 0 and at most 1")
+            raise ValueError(f"ratio={ratio} must be more than 0 and at most 1")
         self.ratio = ratio
         self.kept: dict = {}  # key -> residual, a float32 tf.Variable
 

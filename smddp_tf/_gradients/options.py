@@ -92,7 +92,7 @@ class ReduceOptions:
         if factor != 1.0 and self.op != Average:
             raise ValueError("gradient_predivide_factor needs op=Average")
         if factor != 1.0 and hasattr(self.compression, "reduce"):
-            raise ValueError("gradient_predivide_factor does not go with this compression")
+            raise ValueError("gradient_predivide_factor cannot be combined with this compression")
         if factor <= 0:
             raise ValueError(f"gradient_predivide_factor={factor} is not > 0")
 

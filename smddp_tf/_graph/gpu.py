@@ -41,7 +41,7 @@ def pin_gpu() -> str | None:
         tf.config.experimental.set_memory_growth(gpus[index], True)
     except RuntimeError as error:
         raise RuntimeError(
-            "pin_gpu(): TensorFlow has used its devices already, and cannot choose among them any "
-            f"more; call it right after init(), before any tensor is made ({error})"
+            "pin_gpu(): TensorFlow has used its devices already, and can no longer choose among "
+            f"them; call it right after init(), before any tensor is made ({error})"
         ) from error
     return gpus[index].name

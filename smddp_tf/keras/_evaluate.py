@@ -36,7 +36,7 @@ def _count(data) -> int:
         return _shard.count_of(data)
     count = int(data.cardinality())
     if count == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("the dataset has no end; give dataset.take(steps)")
+        raise ValueError("the dataset is infinite; give dataset.take(steps)")
     if count == tf.data.UNKNOWN_CARDINALITY:
         count = int(data.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
     return count
@@ -61,7 +61,7 @@ def _own(data, process_set):
     """
     count, size, rank = _count(data), process_set.size(), process_set.rank()
     if count == 0:
-        raise ValueError("there are no data")
+        raise ValueError("there is no data")
     start, stop = count * rank // size, count * (rank + 1) // size
     if start == stop:
         return _cut(data, 0, 1), False

@@ -165,7 +165,7 @@ def built_layers(layers) -> list:
     layers = list(layers) if isinstance(layers, (list, tuple)) else [layers]
     for layer in layers:
         if not hasattr(layer, "trainable_weights"):
-            raise TypeError(f"local_layers has {layer!r}, which is no Keras layer")
+            raise TypeError(f"local_layers has {layer!r}, which is not a Keras layer")
         if not layer.trainable_weights:
             raise ValueError(
                 f"local layer {layer.name!r} has no trainable weights yet; build the model first"

@@ -61,7 +61,7 @@ def shard(
     if uneven not in _UNEVEN:
         raise ValueError(f"uneven={uneven!r} is unknown; use one of {', '.join(_UNEVEN)}")
     if isinstance(seed, bool) or not isinstance(seed, numbers.Integral) or seed < 0:
-        raise ValueError(f"seed={seed!r} is no integer >= 0; give all ranks the same one")
+        raise ValueError(f"seed={seed!r} is not an integer >= 0; give all ranks the same one")
     check_process_set(process_set)
 
     part = _shard_dataset.Part(process_set.size(), process_set.rank(), uneven)

@@ -42,7 +42,7 @@ class Part:
         if count == 0 or (self.uneven == "drop" and count < self.size):
             raise ValueError(
                 f"{count} elements cannot be divided among {self.size} ranks; "
-                + ('uneven="repeat" would repeat some' if count else "the data are empty")
+                + ('uneven="repeat" would repeat some' if count else "the data is empty")
             )
 
 

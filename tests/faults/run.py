@@ -32,7 +32,7 @@ TIMEOUT_SECONDS = 30  # SMDDP_TIMEOUT_SECONDS, within which a rank that stops mu
 STOP_SECONDS = {False: 3, True: 10}  # so less for that; TensorFlow's ranks start far apart
 LIMIT_SECONDS = 2.0
 JOB_SECONDS = 240
-WAITED = re.compile("waiting for|waited|takes part no more")
+WAITED = re.compile("waiting for|waited|no longer takes part")
 TENSORFLOW_EVERY = 21  # no multiple of the number of faults
 
 

@@ -45,7 +45,7 @@ def test_a_rank_of_another_node_ends(job, end, ranks):
     assert not result.timed_out, result.output[-4000:]
     assert result.returncode != 0
     # Whoever notices first tells all: a rank of its own node knows its process.
-    said = "takes part no more" in result.output or "rank 1 (process" in result.output
+    said = "no longer takes part" in result.output or "rank 1 (process" in result.output
     assert said, result.output[-4000:]
     assert result.results, result.output[-4000:]
     for survivor in result.results.values():

@@ -195,7 +195,7 @@ std::vector<int> Staged::Missing() const {
 void Staged::Abort() {
   if (host_ != nullptr) host_->Abort();
   if (copy_ == nullptr || copy_->Abandon(kAbortSeconds)) return;
-  LogError(request_->Title() + ": the device has not ended its copy " +
+  LogError(request_->Title() + ": the device has not finished its copy " +
            std::to_string(static_cast<int>(kAbortSeconds)) + " s after the operation failed");
   copy_.reset();
 }

@@ -69,7 +69,7 @@ std::string BindingAdvice(int used, int available, int ranks, LaunchInfo::Launch
   std::string who =
       ranks == 1 ? "this rank" : "the " + std::to_string(ranks) + " ranks of this machine";
   return "mpirun bound " + who + " to " + std::to_string(used) + " of its " +
-         std::to_string(available) + " cores, so TensorFlow computes on no more" + advice;
+         std::to_string(available) + " cores, so TensorFlow computes on those alone" + advice;
 }
 
 std::string BindingAdvice(const std::vector<int>& pids, LaunchInfo::Launcher launcher) {

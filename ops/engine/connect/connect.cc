@@ -238,7 +238,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
   for (int r = 0; r < size; ++r) {
     if (!oks[r]) {
       return {Code::kUsage, "rank " + std::to_string(r) +
-                                " gave a list to init(comm=...) that cannot be; its own error "
+                                " gave an invalid list to init(comm=...); its own error "
                                 "says why"};
     }
   }
@@ -254,7 +254,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
 Status MeetAll(const Config& config, MpiLibrary* mpi) {
   static bool given_up = false;
   const std::string restart =
-      "; the ranks of this job cannot be brought together any more: restart it";
+      "; the ranks of this job can no longer be connected: restart it";
   if (given_up) return {Code::kTimeout, "an earlier init() of this process failed" + restart};
   double limit = std::max(config.timeout_seconds, kLeastInitSeconds);
   Deadline deadline(limit);

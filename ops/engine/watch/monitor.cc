@@ -138,7 +138,7 @@ void Monitor::ListenToNodes() {
 void Monitor::CheckPlans(double seconds, Status* failure) const {
   watched_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
     if (!failure->ok() || waited <= config_.timeout_seconds) return;
-    *failure = {Code::kTimeout, waiting + ": that bucket did not come in " + Seconds(waited) +
+    *failure = {Code::kTimeout, waiting + ": that bucket was not submitted within " + Seconds(waited) +
                                     " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
                                     "gradients may have failed on this rank"};
   });
@@ -260,7 +260,7 @@ void Monitor::AnswerTermination() {
 void Monitor::TellOfTermination(const Operation& operation, const std::vector<int>& missing) const {
   std::string why;
   if (topo_.num_nodes > 1)
-    why = "; a rank on another node may have ended, which the launcher tells";
+    why = "; a rank on another node may have ended: see the launcher's output";
   LogError("ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
            DescribeOperation(operation) + why);
 }

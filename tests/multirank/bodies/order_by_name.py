@@ -22,6 +22,16 @@ def _called(number):
     return call
 
 
+def _in_threads(body, count):
+    """Runs body(number) in threads. Ranks start them in different orders."""
+    started = [threading.Thread(target=body, args=[i], daemon=True) for i in range(count)]
+    for one in started[:: 1 if rank == 0 else -1]:
+        one.start()
+    for one in started:
+        one.join(60)
+    assert not any(one.is_alive() for one in started), "a thread still waits"
+
+
 def functions_of_threads(threads, inter_op):
     """inter_op: how many threads TensorFlow has to run operations; 0 for as many as it likes."""
     if inter_op:
@@ -39,13 +49,7 @@ def functions_of_threads(threads, inter_op):
             if got != wanted:
                 wrong.append((number, turn, got, wanted))
 
-    # Ranks start them in different orders.
-    started = [threading.Thread(target=thread, args=[i], daemon=True) for i in range(threads)]
-    for one in started[:: 1 if rank == 0 else -1]:
-        one.start()
-    for one in started:
-        one.join(60)
-    assert not any(one.is_alive() for one in started), "a thread still waits"
+    _in_threads(thread, threads)
     assert not wrong, f"rank {rank}: {wrong[0]}"
     report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
 
@@ -279,11 +283,6 @@ def functions_traced_before(threads, inter_op):
             if got != wanted:
                 wrong.append((number, turn, got, wanted))
 
-    started = [threading.Thread(target=thread, args=[i], daemon=True) for i in range(threads)]
-    for one in started[:: 1 if rank == 0 else -1]:
-        one.start()
-    for one in started:
-        one.join(60)
-    assert not any(one.is_alive() for one in started), "a thread still waits"
+    _in_threads(thread, threads)
     assert not wrong, f"rank {rank}: {wrong[0]}"
     report(done=True)

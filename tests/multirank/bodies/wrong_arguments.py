@@ -24,7 +24,7 @@ OPTIONS = (
     (TypeError, "num_groups=1.5 is not a whole number", {"num_groups": 1.5}),
     (TypeError, "num_groups='2' is not a whole number", {"num_groups": "2"}),
     (ValueError, "num_groups=-1 is not >= 0", {"num_groups": -1}),
-    (ValueError, "compression='fp16' is no compressor", {"compression": "fp16"}),
+    (ValueError, "compression='fp16' is not a compressor", {"compression": "fp16"}),
     (ValueError, "process_set=3 is not a ProcessSet", {"process_set": 3}),
     (ValueError, "op='sum' is unknown", {"op": "sum"}),
     (TypeError, "gradient_predivide_factor='2'", {"gradient_predivide_factor": "2"}),
@@ -66,7 +66,7 @@ def _options():
     for passes in (2.7, "2", True):
         with raises(TypeError, "backward_passes_per_step"):
             hvd.DistributedOptimizer(SGD(0.1), backward_passes_per_step=passes)
-    with raises(TypeError, "which is no Keras layer"):
+    with raises(TypeError, "which is not a Keras layer"):
         hvd.PartialDistributedOptimizer(SGD(0.1), local_layers="dense")
     for every, kind in ((0, ValueError), (1.5, TypeError), ("batch", TypeError)):
         with raises(kind, "every="):

@@ -146,7 +146,7 @@ def DistributedOptimizer(  # noqa: N802 - its name
     del use_locking, device_dense, device_sparse
     cap = bucket_cap_mb * 1024 * 1024
     if cap <= 0 or cap % 128:
-        raise ValueError(f"bucket_cap_mb={bucket_cap_mb} is no positive multiple of 128 bytes")
+        raise ValueError(f"bucket_cap_mb={bucket_cap_mb} is not a positive multiple of 128 bytes")
     return _optimizer.DistributedOptimizer(
         optimizer,
         name,
