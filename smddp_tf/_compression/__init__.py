@@ -37,8 +37,8 @@ def check_compressor(compression) -> None:
     pair = hasattr(compression, "compress") and hasattr(compression, "decompress")
     if not pair and not hasattr(compression, "reduce"):
         raise ValueError(
-            f"compression={compression!r} is not a compressor; give Compression.none, .fp16, "
-            ".bf16, .int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
+            f"compression={compression!r} is not a compressor; give Compression.none, .fp16, .bf16"
+            ", .int8 or .topk(ratio), or an object with compress(tensor) and decompress(tensor, "
             "context)"
         )
 

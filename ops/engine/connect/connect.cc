@@ -253,8 +253,7 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
 // The calls after this one have no timeout, so first make sure that all ranks are here.
 Status MeetAll(const Config& config, MpiLibrary* mpi) {
   static bool given_up = false;
-  const std::string restart =
-      "; the ranks of this job can no longer be connected: restart it";
+  const std::string restart = "; the ranks of this job can no longer be connected: restart it";
   if (given_up) return {Code::kTimeout, "an earlier init() of this process failed" + restart};
   double limit = std::max(config.timeout_seconds, kLeastInitSeconds);
   Deadline deadline(limit);

@@ -138,7 +138,8 @@ void Monitor::ListenToNodes() {
 void Monitor::CheckPlans(double seconds, Status* failure) const {
   watched_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
     if (!failure->ok() || waited <= config_.timeout_seconds) return;
-    *failure = {Code::kTimeout, waiting + ": that bucket was not submitted within " + Seconds(waited) +
+    *failure = {Code::kTimeout, waiting + ": that bucket was not submitted within " +
+                                    Seconds(waited) +
                                     " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
                                     "gradients may have failed on this rank"};
   });
