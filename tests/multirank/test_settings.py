@@ -195,6 +195,16 @@ def test_one_of_several_that_cannot_be_joined(tmp_path, what):
     assert [(one["error"], one["size"]) for one in became] == [("", 1)]
 
 
+def test_without_mpirun_the_mpi_beside_the_mpirun_on_path_is_opened(tmp_path):
+    """As in an activated environment under srun; here it has no process manager to ask."""
+    if not MPICH.exists():
+        pytest.skip(f"no {MPICH}")
+    path = os.pathsep.join([str(MPICH.parent), os.environ["PATH"]])
+    became, _ = start([], tmp_path, env={**ONE_OF_SEVERAL["PMI without MPI"], "PATH": path})
+    assert "cannot be opened" not in became[0]["error"]
+    check_all_refused(became, "PMI_RANK=1", "sees no other rank")
+
+
 @pytest.mark.parametrize(
     "env",
     [

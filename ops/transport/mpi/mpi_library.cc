@@ -4,20 +4,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <climits>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "core/log.h"
+#include "transport/mpi/library_paths.h"
 
 namespace smddp {
 namespace {
 
-constexpr const char* kOpenMpiSoname = "libmpi.so.40";
-constexpr const char* kMpichSoname = "libmpi.so.12";
 // MPICH's ABI, stable since 2014 (mpi.h of any MPICH 3, 4 or 5).
 constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
 constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
@@ -56,45 +52,6 @@ class QuickStart {
   bool set_;
 };
 
-// ../lib of each ancestor process's program, to find the launcher's own installation.
-void AddLauncherDirs(std::vector<std::string>* dirs) {
-  pid_t pid = ::getppid();
-  for (int level = 0; level < 6 && pid > 1; ++level) {
-    std::string proc = "/proc/" + std::to_string(pid);
-    char exe[PATH_MAX];
-    ssize_t n = ::readlink((proc + "/exe").c_str(), exe, sizeof exe - 1);
-    if (n > 0) {
-      std::string program(exe, static_cast<size_t>(n));
-      std::string bin = program.substr(0, program.rfind('/'));
-      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib");
-      dirs->push_back(bin.substr(0, bin.rfind('/')) + "/lib64");
-    }
-    std::ifstream stat(proc + "/stat");
-    std::string text;
-    std::getline(stat, text);
-    std::istringstream after_name(text.substr(std::min(text.size(), text.rfind(')') + 1)));
-    char run_state;
-    if (!(after_name >> run_state >> pid)) break;
-  }
-}
-
-std::vector<std::string> Candidates(bool open_mpi) {
-  std::vector<std::string> dirs;
-  if (open_mpi) {
-    if (const char* dir = Env("OMPI_LIBDIR_LOC")) dirs.emplace_back(dir);
-    if (const char* prefix = Env("OPAL_PREFIX")) dirs.push_back(std::string(prefix) + "/lib");
-  }
-  AddLauncherDirs(&dirs);
-  std::string soname = open_mpi ? kOpenMpiSoname : kMpichSoname;
-  std::vector<std::string> paths;
-  for (const std::string& dir : dirs) {
-    std::string path = dir + "/" + soname;
-    if (::access(path.c_str(), R_OK) == 0) paths.push_back(path);
-  }
-  paths.push_back(soname);  // from the loader's search path
-  return paths;
-}
-
 // Whether to open Open MPI (true) or MPICH, the launcher's library first. Only mpirun implies
 // exactly one of them.
 std::vector<bool> Kinds(const LaunchInfo& launch) {
@@ -103,9 +60,7 @@ std::vector<bool> Kinds(const LaunchInfo& launch) {
   return launch.by_mpirun() ? std::vector<bool>{open_mpi} : std::vector<bool>{open_mpi, !open_mpi};
 }
 
-const char* SonameOf(bool open_mpi) { return open_mpi ? kOpenMpiSoname : kMpichSoname; }
-
-void* Loaded(bool open_mpi) { return ::dlopen(SonameOf(open_mpi), RTLD_NOW | RTLD_NOLOAD); }
+void* Loaded(bool open_mpi) { return ::dlopen(LibraryName(open_mpi), RTLD_NOW | RTLD_NOLOAD); }
 
 // "launched by Open MPI's mpirun"
 std::string LaunchedBy(const LaunchInfo& launch) {
@@ -174,12 +129,12 @@ Status MpiLibrary::Load(const LaunchInfo& launch) {
   bool first = kinds[0];
   if (kinds.size() == 1 && Loaded(!first) != nullptr) {
     return {Code::kSystem, "this process was " + LaunchedBy(launch) +
-                               " but has loaded another MPI (" + SonameOf(!first) +
+                               " but has loaded another MPI (" + LibraryName(!first) +
                                ", by mpi4py perhaps); launch it with the mpirun of that MPI"};
   }
   std::string tried;
   for (bool open_mpi : kinds) {
-    for (const std::string& path : Candidates(open_mpi)) {
+    for (const std::string& path : LibraryPaths(open_mpi)) {
       // RTLD_GLOBAL, because Open MPI's plugins resolve their symbols in the process.
       void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (library != nullptr) {
@@ -190,7 +145,7 @@ Status MpiLibrary::Load(const LaunchInfo& launch) {
       tried += std::string(" [") + (why ? why : path.c_str()) + "]";
     }
   }
-  return {Code::kSystem, LaunchedBy(launch) + ", but its library " + SonameOf(first) +
+  return {Code::kSystem, LaunchedBy(launch) + ", but its library " + LibraryName(first) +
                              " cannot be opened:" + tried +
                              "; install it where the loader finds it, or set SMDDP_MPI_LIBRARY to "
                              "its path" +
