@@ -42,29 +42,37 @@ def _all_ops(way, wrap):
 
 
 def _sizes_and_scales(way, wrap):
-    for n in (0, 1, size - 1, size + 1, 100001):
-        x = tf.ones([n]) * (rank + 1)
-        equal(wrap(lambda x=x: hvd.allreduce(x, op=hvd.Sum))(), total, way, n)
+    """One function for all: compiling it is what takes time."""
+    ones = [tf.ones([n]) * (rank + 1) for n in (0, 1, size - 1, size + 1, 100001)]
     scalar = tf.constant(float(rank))
-    equal(wrap(lambda: hvd.allreduce(scalar, op=hvd.Sum))(), total - size, way)
     scales = {"prescale_factor": 0.5, "postscale_factor": 4.0}
-    scaled = wrap(lambda: hvd.allreduce(tf.ones([3]), op=hvd.Sum, **scales))()
-    equal(scaled, 2.0 * size, way)
+
+    def reduce():
+        sums = [hvd.allreduce(x, op=hvd.Sum) for x in [*ones, scalar]]
+        return [*sums, hvd.allreduce(tf.ones([3]), op=hvd.Sum, **scales)]
+
+    wanted = [*[total for _ in ones], total - size, 2.0 * size]
+    for got, want in zip(wrap(reduce)(), wanted, strict=True):
+        equal(got, want, way, got.shape)
 
 
 def _scaled_integers(way, wrap):
     """Horovod's numbers: each integer is scaled by itself and truncated, as are the ops' floats."""
     before, after = float(np.float32(0.7)), float(np.float32(1.3))
     scales = {"prescale_factor": 0.7, "postscale_factor": 1.3}
-    for dtype in (tf.uint8, tf.int8, tf.int32, tf.int64):
-        x = tf.cast([3 + rank, 10, 11], dtype)
-        parts = [[int(before * one) for one in (3 + r, 10, 11)] for r in range(size)]
-        for op, combine in ((hvd.Sum, sum), (hvd.Average, sum), (hvd.Max, max)):
+    parts = [[int(before * one) for one in (3 + r, 10, 11)] for r in range(size)]
+    ops = {hvd.Sum: sum, hvd.Average: sum, hvd.Max: max}
+    tensors = [tf.cast([3 + rank, 10, 11], t) for t in (tf.uint8, tf.int8, tf.int32, tf.int64)]
+
+    def reduce():
+        return [[hvd.allreduce(x, op=op, **scales) for op in ops] for x in tensors]
+
+    for x, results in zip(tensors, wrap(reduce)(), strict=True):
+        for got, (op, combine) in zip(results, ops.items(), strict=True):
             last = after / size if op == hvd.Average else after
             want = [int(last * combine(column)) for column in zip(*parts, strict=True)]
-            got = wrap(lambda op=op, x=x: hvd.allreduce(x, op=op, **scales))()
-            assert got.dtype == dtype
-            equal(got, want, way, dtype, op)
+            assert got.dtype == x.dtype
+            equal(got, want, way, x.dtype, op)
 
 
 def _grouped(way, wrap):
