@@ -1,6 +1,6 @@
 // The library's float32 sum without TensorFlow, through its C interface: in place and out of place,
 // one rank a process. mpi_allreduce.c does the same with MPI_Allreduce. A barrier precedes each
-// timed call, and rank 0's times count.
+// timed call, and rank 0's times count. Each sample lies between two ping-pongs (ping_pong.h).
 #include <vector>
 
 #include "capi/smddp.h"
@@ -24,7 +24,7 @@ void Allreduce(const float* in, float* out, size_t count) {
           "allreduce");
 }
 
-void Measure(const BenchOptions& options, size_t bytes, bool in_place) {
+void Measure(const BenchOptions& options, size_t bytes, bool in_place, PingPong* ping_pong) {
   const size_t count = bytes / sizeof(float);
   const int rank = smddp_rank(), size = smddp_size();
   float* out = BenchAllocate(bytes);
@@ -36,16 +36,24 @@ void Measure(const BenchOptions& options, size_t bytes, bool in_place) {
   memset(in, 0, bytes);
 
   const int repeats = BenchRepeats(bytes, options.scale);
-  std::vector<double> seconds;
+  std::vector<double> seconds, pings;
   for (int i = -(repeats / 5 + 2); i < repeats; ++i) {
+    const double before = PingPongMeasure(ping_pong);
     Require(smddp_barrier("bench"), "barrier");
     const double start = BenchNow();
     Allreduce(in, out, count);
-    if (i >= 0) seconds.push_back(BenchNow() - start);
+    const double took = BenchNow() - start;
+    const double after = PingPongMeasure(ping_pong);
+    if (i < 0) continue;
+    seconds.push_back(took);
+    pings.insert(pings.end(), {before, after});
   }
-  if (rank == 0) {
-    BenchReport(&options, "smddp", "raw", in_place ? "in" : "out", bytes, size, seconds.data(),
-                repeats);
+  const char* mode = in_place ? "in" : "out";
+  if (rank == 0 && size > 1) {
+    BenchReportByDistance(&options, "smddp", "raw", mode, bytes, size, seconds.data(), pings.data(),
+                          repeats);
+  } else if (rank == 0) {
+    BenchReport(&options, "smddp", "raw", mode, bytes, size, seconds.data(), repeats, "");
   }
   if (!in_place) free(in);
   free(out);
@@ -56,8 +64,11 @@ void Measure(const BenchOptions& options, size_t bytes, bool in_place) {
 int main(int argc, char** argv) {
   const BenchOptions options = BenchParse(argc, argv, kDefaultSizes);
   Require(smddp_init(), "init");
+  PingPong ping_pong = PingPongOpen(smddp_rank(), smddp_size());
   for (int i = 0; i < options.num_sizes; ++i) {
-    for (const bool in_place : {true, false}) Measure(options, options.sizes[i], in_place);
+    for (const bool in_place : {true, false}) {
+      Measure(options, options.sizes[i], in_place, &ping_pong);
+    }
   }
   Require(smddp_shutdown(0), "shutdown");
   return 0;

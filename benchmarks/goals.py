@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from measure import format_bytes, format_seconds, median
+from measure import at_distance, format_bytes, format_seconds, median
 
 DEFAULT_CYCLE = "Horovod"
 SHORT_CYCLE = "Horovod, cycle 0.1 ms"
@@ -129,10 +129,15 @@ def with_stream_rows(rows):
 
 
 class Figures:
-    """Medians by (contestant, case, round)."""
+    """Medians by (contestant, case, round), of one distance between the cores."""
 
-    def __init__(self, rows):
-        """Index the rows; each has contestant, case, round, med, others_cores."""
+    def __init__(self, rows, distance=""):
+        """Index the rows; each has contestant, case, round, med, others_cores.
+
+        Rows measured at other distances alone are left out; "" takes all as they are.
+        """
+        rows = [row for row in (at_distance(row, distance) for row in rows) if row]
+        self.distance = distance
         self._rows = {(r["contestant"], r["case"], r["round"]): r for r in with_stream_rows(rows)}
         self.rounds = sorted({row["round"] for row in rows})
 
@@ -184,6 +189,7 @@ def evaluate(goal, figures):
     ratio = median(ratios)
     return {
         "label": goal.label,
+        "distance": figures.distance,
         "limit": goal.limit,
         "ours_s": ours,
         "peer": best,
@@ -202,8 +208,8 @@ def evaluate(goal, figures):
 def table_lines(lines):
     """Return the table in Markdown."""
     text = [
-        "| case | ours | best peer | ratio (min-max) | goal (aim) | met | others' cores |",
-        "|---|---|---|---|---|---|---|",
+        "| case | cores | ours | best peer | ratio (min-max) | goal (aim) | met | others' load |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for line in lines:
         goal, met = "-", "-"
@@ -213,6 +219,7 @@ def table_lines(lines):
             met = "yes" if line["met"] else "**no**"
         peer = f"{format_seconds(line['peer_s'])} {line['peer']}"
         ratio = f"{line['ratio']:.2f}x ({line['ratio_min']:.2f}-{line['ratio_max']:.2f})"
-        cells = [line["label"], format_seconds(line["ours_s"]), peer, ratio, goal, met]
+        where = line["distance"] or "-"
+        cells = [line["label"], where, format_seconds(line["ours_s"]), peer, ratio, goal, met]
         text.append("| " + " | ".join([*cells, f"{line['others_cores']:.2f}"]) + " |")
     return text

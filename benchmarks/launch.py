@@ -100,6 +100,8 @@ def run_rows(mpi, ranks, program, timeout=900, **environment):
     `ranks` 0 runs it without mpirun. Native programs do not watch the other processes; their rows
     get the load of the whole launch.
     """
+    if ranks > 1:
+        environment["BENCH_PING_PONG"] = str(build_ping_pong())
     with tempfile.TemporaryDirectory() as folder:
         rows_file = Path(folder, "rows.jsonl")
         program = [*map(str, program), "--json", str(rows_file)]
@@ -118,7 +120,7 @@ def build_native(name, compiler, *flags):
     source = HERE / name
     target = RESULTS / "bin" / f"{source.stem}-{Path(compiler).parent.parent.name or 'system'}"
     target.parent.mkdir(parents=True, exist_ok=True)
-    needed = [source, HERE / "native_common.h", *([LIBRARY] if LIBRARY.exists() else [])]
+    needed = [source, *HERE.glob("*.h"), *([LIBRARY] if LIBRARY.exists() else [])]
     if not target.exists() or target.stat().st_mtime < max(f.stat().st_mtime for f in needed):
         env = Mpi(Path(compiler).parent).environment() if os.sep in str(compiler) else None
         run_command([compiler, "-O3", "-march=native", "-o", target, source, *flags], env)
@@ -137,6 +139,11 @@ def build_core():
 def build_memory_limit():
     """Compile the benchmark of the memory's own speed."""
     return build_native("memory_limit.cc", os.environ.get("CXX", "g++"), "-std=c++17", "-pthread")
+
+
+def build_ping_pong():
+    """Compile the ping-pong between two cores, which tells how far apart they are."""
+    return build_native("ping_pong.c", os.environ.get("CC", "gcc"), "-shared", "-fPIC")
 
 
 def build_mpi(mpi):

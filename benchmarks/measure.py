@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# Of a ping-pong between cores (ping_pong.h), in nanoseconds, from near to far.
+_DISTANCES = (("core", 85), ("socket", 280), ("sockets", float("inf")))
 _SHORTEST_SECONDS = 0.5  # of a load that ticks can tell to a few percent
 
 
@@ -23,6 +25,78 @@ def summarize(seconds):
         "min": ordered[0],
         "n": len(ordered),
     }
+
+
+class PingPong:
+    """The ping-pong between ranks 0 and 1 that tells how far apart their cores are.
+
+    launch.py compiles it and names it in BENCH_PING_PONG; without that nothing is known.
+    """
+
+    def __init__(self, rank, size):
+        """Meet the other rank; all others only look on."""
+        path = os.environ.get("BENCH_PING_PONG", "")
+        self._library = ctypes.CDLL(path) if path and size > 1 else None
+        if self._library:
+            self._library.BenchPingPong.restype = ctypes.c_double
+            self._library.BenchPingPongOpen(rank, size)
+
+    def __bool__(self):
+        """Say whether there is anything to measure."""
+        return self._library is not None
+
+    def __call__(self):
+        """Return nanoseconds there and back; 0 on ranks that take no part."""
+        return self._library.BenchPingPong()
+
+
+def distance_of(nanoseconds):
+    """Return the distance that a ping-pong means: "core" (hyperthreads), "socket" or "sockets"."""
+    return next(name for name, below in _DISTANCES if nanoseconds < below)
+
+
+def summarize_by_distance(seconds, pings):
+    """Return the summary of the times taken at the most frequent distance, and those of each.
+
+    `pings` has a ping-pong before and one after each sample; samples whose distance changed are
+    dropped. Nothing is left, and {} returned, if all did.
+    """
+    groups = {}
+    for sample, (before, after) in zip(seconds, pings, strict=True):
+        if distance_of(before) == distance_of(after):
+            groups.setdefault(distance_of(before), []).append((sample, before))
+    if not groups:
+        return {}
+    by_distance = {}
+    for distance, group in groups.items():
+        least = min(ping for _, ping in group)
+        summary = summarize([sample for sample, _ in group])
+        by_distance[distance] = {**summary, "ping_pong_ns": round(least)}
+    most = max(by_distance, key=lambda distance: by_distance[distance]["n"])
+    dropped = len(seconds) - sum(len(group) for group in groups.values())
+    return {
+        **by_distance[most],
+        "distance": most,
+        "dropped": dropped,
+        "by_distance": by_distance,
+    }
+
+
+def at_distance(row, distance):
+    """Return a row with its figures at one distance; None if it has none.
+
+    A row that knows no distance is the same at each.
+    """
+    if not distance or "by_distance" not in row:
+        return row
+    figures = row["by_distance"].get(distance)
+    return {**row, **figures, "distance": distance} if figures else None
+
+
+def distances_in(rows):
+    """Return the distances that rows were measured at, from near to far; [""] if none knows one."""
+    seen = {distance for row in rows for distance in row.get("by_distance", ())}
+    return [name for name, _ in _DISTANCES if name in seen] or [""]
 
 
 def median(values):
@@ -175,6 +249,7 @@ def describe(row):
     """Return a result row as a line a person can read."""
     parts = [f"{row['lib']}", f"np={row['np']}", row["case"]]
     parts += [f"{key} {format_seconds(row[key])}" for key in ("med", "p10", "p90") if key in row]
-    extra = ("algbw_gbs", "first_call_s", "peak_extra_mb", "samples_s", "others_cores")
+    extra = ("distance", "ping_pong_ns", "dropped", "algbw_gbs", "first_call_s")
+    extra += ("peak_extra_mb", "samples_s", "others_cores")
     parts += [f"{key} {row[key]}" for key in extra if key in row]
     return "  ".join(parts)

@@ -102,7 +102,7 @@ int main(int argc, char** argv) {
       std::vector<double> seconds = TimePasses(kernel, bytes, options.threads, passes);
       for (double& pass : seconds) pass *= 2 / kernel.arrays;  // of one read and one write
       BenchReport(&options, "memory", "memory", kernel.name, bytes, options.threads, seconds.data(),
-                  static_cast<int>(seconds.size()));
+                  static_cast<int>(seconds.size()), "");
     }
   }
   return 0;

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "ping_pong.h"
+
 enum { kMaxSizes = 32, kPatternPeriod = 97 };
 
 struct BenchOptions {
@@ -115,22 +117,26 @@ static inline int BenchCompareTimes(const void* a, const void* b) {
   return x < y ? -1 : x > y;
 }
 
+static inline double BenchMedian(const double* sorted, int count) {
+  return (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
+}
+
 /* Writes one row; sorts `seconds`. algBw is bytes over time; busBw is what each link carries: algBw
- * * 2 (n - 1) / n. */
+ * * 2 (n - 1) / n. `more`: further members of the row, each with a comma before it. */
 static inline void BenchReport(const struct BenchOptions* options, const char* lib,
                                const char* bench, const char* mode, size_t bytes, int np,
-                               double* seconds, int count) {
+                               double* seconds, int count, const char* more) {
   qsort(seconds, (size_t)count, sizeof(double), BenchCompareTimes);
-  const double median = (seconds[(count - 1) / 2] + seconds[count / 2]) / 2;
+  const double median = BenchMedian(seconds, count);
   const double bandwidth = (double)bytes / median / 1e9;
-  char row[512];
+  char row[2048];
   snprintf(row, sizeof(row),
            "{\"case\": \"%s.%s.%zu\", \"lib\": \"%s\", \"bench\": \"%s\", \"mode\": \"%s\", "
            "\"bytes\": %zu, \"np\": %d, \"med\": %.9f, \"p10\": %.9f, \"p90\": %.9f, \"min\": "
-           "%.9f, \"n\": %d, \"algbw_gbs\": %.3f, \"busbw_gbs\": %.3f}\n",
+           "%.9f, \"n\": %d, \"algbw_gbs\": %.3f, \"busbw_gbs\": %.3f%s}\n",
            bench, mode, bytes, lib, bench, mode, bytes, np, median, seconds[(count - 1) / 10],
            seconds[(count - 1) * 9 / 10], seconds[0], count, bandwidth,
-           bandwidth * 2 * (np - 1) / np);
+           bandwidth * 2 * (np - 1) / np, more);
   fputs(row, stdout);
   fflush(stdout);
   if (options->json == NULL) return;
@@ -141,6 +147,59 @@ static inline void BenchReport(const struct BenchOptions* options, const char* l
   }
   fputs(row, file);
   fclose(file);
+}
+
+/* The same for samples that have a ping-pong before and one after them, in `pings`. Samples whose
+ * distance changed are dropped. The row has the figures of the distance that most of the others
+ * were taken at, and `by_distance` those of each. */
+static inline void BenchReportByDistance(const struct BenchOptions* options, const char* lib,
+                                         const char* bench, const char* mode, size_t bytes, int np,
+                                         const double* seconds, const double* pings, int count) {
+  double* kept = (double*)malloc((size_t)count * 2 * sizeof(double));
+  char more[1024];
+  int most = 0, dropped = count;
+  size_t length = (size_t)snprintf(more, sizeof(more), ", \"by_distance\": {");
+  if (kept == NULL) {
+    fprintf(stderr, "no memory for %d times\n", count);
+    exit(1);
+  }
+  double* best = kept + count;
+  const char* distance = NULL;
+  double ping = 0;
+  for (int d = 0; d < kDistances; ++d) {
+    int n = 0;
+    double least = 0;
+    for (int i = 0; i < count; ++i) {
+      const double before = pings[2 * i], after = pings[2 * i + 1];
+      if (PingPongDistance(before) != d || PingPongDistance(after) != d) continue;
+      if (n == 0 || before < least) least = before;
+      kept[n++] = seconds[i];
+    }
+    if (n == 0) continue;
+    dropped -= n;
+    qsort(kept, (size_t)n, sizeof(double), BenchCompareTimes);
+    length +=
+        (size_t)snprintf(more + length, sizeof(more) - length,
+                         "%s\"%s\": {\"med\": %.9f, \"p10\": %.9f, \"p90\": %.9f, \"n\": %d, "
+                         "\"ping_pong_ns\": %.0f}",
+                         distance == NULL ? "" : ", ", kDistanceNames[d], BenchMedian(kept, n),
+                         kept[(n - 1) / 10], kept[(n - 1) * 9 / 10], n, least);
+    if (n > most) {
+      memcpy(best, kept, (size_t)n * sizeof(double));
+      most = n;
+      ping = least;
+      distance = kDistanceNames[d];
+    }
+  }
+  if (most == 0) {
+    fprintf(stderr, "%s.%s.%zu: the cores moved during every sample\n", bench, mode, bytes);
+  } else {
+    snprintf(more + length, sizeof(more) - length,
+             "}, \"distance\": \"%s\", \"ping_pong_ns\": %.0f, \"dropped\": %d", distance, ping,
+             dropped);
+    BenchReport(options, lib, bench, mode, bytes, np, best, most, more);
+  }
+  free(kept);
 }
 
 #endif /* SMDDP_BENCHMARKS_NATIVE_COMMON_H_ */

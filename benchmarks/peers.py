@@ -38,6 +38,7 @@ from launch import (
     machine,
     run_rows,
 )
+from measure import distances_in
 from plot import plot
 
 PARTS = ("raw", "allreduce", "grads", "train", "fit")
@@ -156,8 +157,9 @@ def main():
         else:
             contestants = tensorflow_contestants(part, args, open_mpi)
         rows += run_part(part, contestants, args, failures)
-    figures = Figures(rows)
-    lines = [line for line in (evaluate(goal, figures) for goal in GOALS) if line]
+    lines = []
+    for figures in [Figures(rows, distance) for distance in distances_in(rows)]:
+        lines += [line for line in (evaluate(goal, figures) for goal in GOALS) if line]
     result = {"machine": machine(), "np": args.np, "rounds": args.rounds, "table": lines}
     output = RESULTS / f"{args.name}.json"
     output.write_text(json.dumps({**result, "rows": rows, "failures": failures}, indent=1))

@@ -11,6 +11,7 @@
 
 #include "collective/header_exchange.h"
 #include "collective/request.h"
+#include "collective/staging.h"
 #include "core/status.h"
 #include "core/topology.h"
 #include "transport/peer_group.h"
@@ -28,6 +29,7 @@ struct ChannelResources {
   std::unique_ptr<PeerGroup> share_peers;
   std::unique_ptr<PeerGroup> all_ranks;  // null on a single node
   HeaderExchange exchange;               // among the owners
+  StagingChoice staging_choice;          // how this rank writes into its slots
   bool reads_peers = false;              // every rank of the node can read its peers' memory
   bool threads = false;                  // see MismatchReport
   bool waited = false;                   // see MismatchReport

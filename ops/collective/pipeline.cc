@@ -4,6 +4,7 @@
 
 #include "collective/joined.h"
 #include "core/deadline.h"
+#include "kernels/cpu/copy.h"
 
 namespace smddp {
 namespace {
@@ -22,7 +23,8 @@ Pipeline::Pipeline(ChannelResources* resources, const Request* request, size_t n
       base_(resources->next_chunk),
       signature_(request->Signature()),
       num_chunks_(num_chunks),
-      one_hop_(one_hop) {}
+      one_hop_(one_hop),
+      kind_(StagingKind()) {}
 
 Progress Pipeline::Advance() {
   bool moved = false;
@@ -90,9 +92,10 @@ bool Pipeline::TryStage() {
   if (staged_ == 0) {
     shm_->header(shm_->rank(), resources_->index, base_) = OwnHeader();
   }
-  Stage(staged_);
+  StageTimed(staged_);
   ++staged_;
   Publish(&shm_->channel_cell(shm_->rank(), resources_->index).staged, base_ + staged_);
+  if (resources_->staging_choice.ChoosesNow(kind_)) ChooseStaging();
   return true;
 }
 
@@ -119,7 +122,8 @@ bool Pipeline::TryCombine() {
     return false;
   }
   if (!verified_ && !Verify()) return state_ != State::kRunning;
-  if (!Combine(combined_)) return false;
+  if (!CombineTimed(combined_)) return false;
+  if (Streams(combined_)) StreamFence();
   ++combined_;
   ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   if (one_hop_) {
@@ -138,7 +142,10 @@ bool Pipeline::TryUnpack() {
     state_ = State::kMismatchPost;
     return true;
   }
-  Unpack(unpacked_);
+  bool timed = resources_->staging_choice.TimesReads(kind_);
+  for (int owner = 0; owner < shm_->size(); ++owner) {
+    if (owner != shm_->rank()) UnpackTimed(unpacked_, owner, timed);
+  }
   ++unpacked_;
   Publish(&shm_->channel_cell(shm_->rank(), resources_->index).unpacked, base_ + unpacked_);
   return true;

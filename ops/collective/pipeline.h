@@ -39,11 +39,12 @@ class Pipeline : public Collective {
   bool MayWaitForOtherNodes() const final;
 
  protected:
-  // `i` counts from the operation's first chunk.
+  // `i` counts from the operation's first chunk. Unpack is called for each peer, the owner of a
+  // part of the results.
   virtual void Stage(size_t i) = 0;
   // Returns false if it has to wait for another node; it is then called again.
   virtual bool Combine(size_t i) = 0;
-  virtual void Unpack(size_t) {}
+  virtual void Unpack(size_t, int /*owner*/) {}
   // Called after the last chunk until it returns true; sets *moved if it made progress.
   virtual bool Conclude(bool* /*moved*/) { return true; }
 
@@ -54,8 +55,17 @@ class Pipeline : public Collective {
   SlotHeader& Header(int local_rank) const {
     return shm_->header(local_rank, resources_->index, base_);
   }
+  // Writes bytes of chunk i, for the peers, into the own slot: through the cache or past it.
+  void Write(size_t i, char* slot, const void* from, size_t bytes);
+  // Whether chunk i is written past the cache.
+  bool Streams(size_t i) const;
+  // Bytes that Combine or Unpack has read from peers' slots.
+  void CountRead(size_t bytes) { bytes_ += bytes; }
   // Peers read this rank's tensors: the operation is not over until all of them have finished it.
-  void LendMemory() { lends_ = true; }
+  void LendMemory() {
+    lends_ = true;
+    kind_ = -1;
+  }
   void Fail(Status status) { status_ = std::move(status); }
 
   ChannelResources* resources_;
@@ -67,6 +77,12 @@ class Pipeline : public Collective {
   enum class State { kRunning, kMismatchPost, kMismatchRead, kDone };
 
   bool TryStage();
+  int StagingKind() const;
+  void StageTimed(size_t i);
+  bool CombineTimed(size_t i);
+  void UnpackTimed(size_t i, int owner, bool timed);
+  Writing WrittenBy(int local_rank, size_t i) const;
+  void ChooseStaging();
   bool TryCombine();
   bool TryUnpack();
   bool Verify();
@@ -90,6 +106,8 @@ class Pipeline : public Collective {
   uint64_t signature_;
   size_t num_chunks_;
   bool one_hop_;
+  int kind_;          // of the operation; see StagingChoice
+  size_t bytes_ = 0;  // written or read in the present step
   bool lends_ = false;
   State state_ = State::kRunning;
   bool verified_ = false;

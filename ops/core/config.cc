@@ -65,6 +65,7 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
+      ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
       ReadWord("SMDDP_ISA", kIsas, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),

@@ -24,6 +24,9 @@ struct Config {
   int nodes = 0;
   // SMDDP_SINGLE_COPY: 0 disables direct reads of peers' memory; data is copied through the slots.
   bool single_copy = true;
+  // SMDDP_STAGING: whether ranks write what their peers will read through the cache (cached) or
+  // past it (streaming). Empty or auto: whatever is measured to be faster (collective/staging.h).
+  std::string staging;
   // SMDDP_ALLREDUCE: forces an algorithm by name (see collective/selector.cc). Empty: automatic.
   std::string allreduce;
   // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512, on ARM generic or neon. Empty: the

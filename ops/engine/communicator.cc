@@ -6,6 +6,7 @@
 #include <sstream>
 #include <utility>  // for move
 
+#include "collective/staging_report.h"
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/binding.h"
@@ -373,7 +374,7 @@ std::string Communicator::StatsJson() const {
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
-      << "}";
+      << ", \"staging\": " << StagingJson(*everybody_->shm(), topology()) << "}";
   return out.str();
 }
 

@@ -59,9 +59,17 @@ def is_homogeneous() -> bool:
 
 
 def stats() -> dict:
-    """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI."""
+    """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI.
+
+    `staging` says how this rank writes what the ranks of its node read (`writes`: "cached",
+    "streaming", past the cache, or "mixed"), and at how many GB/s it reads what each of them, by
+    rank, wrote in either way (`read_gbs`; None where it was not measured).
+    """
     buffer = ctypes.create_string_buffer(4096)
-    native.core().smddp_stats_json(buffer, len(buffer))
+    needed = native.core().smddp_stats_json(buffer, len(buffer))
+    while needed >= len(buffer):  # a node of many ranks
+        buffer = ctypes.create_string_buffer(2 * needed)
+        needed = native.core().smddp_stats_json(buffer, len(buffer))
     return json.loads(buffer.value)
 
 

@@ -43,6 +43,10 @@ class InprocJob {
     resources_.resize(size);
     for (const auto& node : topologies_[0]->nodes) AddNode(node, chunk_bytes);
     for (auto& resources : resources_) resources.reads_peers = reads_peers;
+    // Every collective is tried with ranks that write their slots past the cache, and with ranks
+    // that probe, so both ways meet.
+    for (int r = 1; r < size; r += 2)
+      resources_[r].staging_choice.Force(smddp::StagingMode::kStreaming);
     if (topologies_[0]->num_nodes > 1) ConnectNodes(size, limit);
   }
 

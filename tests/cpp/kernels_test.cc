@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "core/dtype.h"
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/reduce.h"
 
 namespace {
@@ -54,34 +55,46 @@ struct Case {
   double scale;
 };
 
-Bytes Run(const std::string& isa, const Case& one, size_t out_size, bool in_place) {
+// The copy past the cache begins `shift` elements into its memory, so that it meets every position
+// in a line.
+Bytes Run(const std::string& isa, const Case& one, size_t out_size, bool in_place, bool stream,
+          size_t shift) {
   SetIsa(isa);
   std::vector<Bytes> memory = one.sources;
   std::vector<const void*> sources;
   for (const Bytes& bytes : memory) sources.push_back(bytes.data());
-  Bytes out(one.count * out_size), copy(one.count * out_size);
+  constexpr char kUntouched = 0x5a;
+  Bytes out(one.count * out_size), copy((one.count + shift + 1) * out_size, kUntouched);
   ReduceArgs args;
   args.sources = sources.data();
   args.num_sources = static_cast<int>(sources.size());
   args.count = one.count;
   args.out = in_place ? memory[0].data() : out.data();
-  args.copy = copy.data();
+  args.copy = copy.data() + shift * out_size;
+  args.stream_copy = stream;
   args.scale = one.scale;
   FindReduce(one.dtype, one.combine, one.stage)(args);
   SetIsa("");
-  EXPECT(std::memcmp(args.out, copy.data(), copy.size()) == 0, "the result and its copy");
-  return copy;
+  StreamFence();
+  Bytes result(static_cast<char*>(args.copy), static_cast<char*>(args.copy) + one.count * out_size);
+  EXPECT(std::memcmp(args.out, result.data(), result.size()) == 0, "the result and its copy");
+  for (size_t b = 0; b < shift * out_size; ++b) EXPECT_EQ(copy[b], kUntouched);
+  for (size_t b = copy.size() - out_size; b < copy.size(); ++b) EXPECT_EQ(copy[b], kUntouched);
+  return result;
 }
 
 void ExpectEqualOnAll(const Case& one, size_t out_size, bool in_place) {
-  Bytes expected = Run("generic", one, out_size, in_place);
+  Bytes expected = Run("generic", one, out_size, in_place, false, 0);
+  size_t shift = one.count % 64 / out_size;
   std::istringstream levels(CompiledIsas());
   for (std::string isa; levels >> isa;) {
-    Bytes found = Run(isa, one, out_size, in_place);
-    EXPECT(found == expected, isa + " dtype " + std::to_string(static_cast<int>(one.dtype)) +
-                                  " stage " + std::to_string(static_cast<int>(one.stage)) + " op " +
-                                  std::to_string(static_cast<int>(one.combine)) + " count " +
-                                  std::to_string(one.count));
+    Bytes found = Run(isa, one, out_size, in_place, false, shift);
+    Bytes streamed = Run(isa, one, out_size, in_place, true, shift);
+    EXPECT(found == expected && streamed == expected,
+           isa + " dtype " + std::to_string(static_cast<int>(one.dtype)) + " stage " +
+               std::to_string(static_cast<int>(one.stage)) + " op " +
+               std::to_string(static_cast<int>(one.combine)) + " count " +
+               std::to_string(one.count));
   }
 }
 
@@ -148,6 +161,56 @@ TEST(EveryIsaConvertsAlike) {
     ExpectEqualOnAll({dtype, Combine::kSum, ReduceStage::kPartial, {halves}, 65537, 1}, 4, false);
     ExpectEqualOnAll({dtype, Combine::kSum, ReduceStage::kFinish, {wide}, floats.size(), 1}, 2,
                      false);
+  }
+}
+
+TEST(StreamedBytesArriveAtEveryAlignment) {
+  constexpr size_t kLine = 64;
+  Bytes in(3 * kLine + 5000), out(in.size());
+  for (size_t b = 0; b < in.size(); ++b) in[b] = static_cast<char>(b * 7 + b / 251);
+  std::vector<size_t> lengths = {255, 256, 257, 4096, 4999};
+  for (size_t n = 0; n <= 2 * kLine + 2; ++n) lengths.push_back(n);
+  for (size_t to = 0; to < kLine; ++to) {
+    for (size_t from : {size_t{0}, size_t{1}, to, size_t{63}}) {
+      for (size_t n : lengths) {
+        std::memset(out.data(), 0x5a, out.size());
+        StreamBytes(out.data() + to, in.data() + from, n);
+        StreamFence();
+        bool good = std::memcmp(out.data() + to, in.data() + from, n) == 0;
+        for (size_t b = 0; b < to; ++b) good &= out[b] == 0x5a;
+        for (size_t b = to + n; b < to + n + kLine; ++b) good &= out[b] == 0x5a;
+        EXPECT(good, std::to_string(n) + " bytes to +" + std::to_string(to));
+      }
+    }
+  }
+}
+
+TEST(LargeCopiesAreWhole) {
+  Bytes in(100003), out(in.size());
+  for (size_t b = 0; b < in.size(); ++b) in[b] = static_cast<char>(b * 13 + b / 255);
+  for (bool large : {false, true}) {
+    std::memset(out.data(), 0, out.size());
+    CopyBytes(out.data() + 1, in.data(), in.size() - 1, large);
+    EXPECT(std::memcmp(out.data() + 1, in.data(), in.size() - 1) == 0, "CopyBytes");
+  }
+}
+
+// The copies of sums that bypass the cache, in blocks whose first ends with a line.
+TEST(StreamedSumsArriveAtEveryAlignment) {
+  std::mt19937 random(2);
+  for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBfloat16, DType::kInt8}) {
+    size_t size = Info(dtype).size;
+    for (int n : {2, 3}) {
+      for (size_t count : {1, 1007, 1008, 1024, 1025, 2100}) {
+        Case one{dtype, Combine::kSum, ReduceStage::kFull, {}, count, 1};
+        for (int s = 0; s < n; ++s) one.sources.push_back(Numbers(dtype, count, &random));
+        Bytes expected = Run("", one, size, false, false, 0);
+        for (size_t shift = 0; shift < 64 / size; ++shift) {
+          EXPECT(Run("", one, size, true, true, shift) == expected,
+                 std::to_string(count) + " elements to +" + std::to_string(shift * size));
+        }
+      }
+    }
   }
 }
 

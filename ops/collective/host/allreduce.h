@@ -41,7 +41,7 @@ class ShmAllreduce : public Pipeline {
  protected:
   void Stage(size_t i) override;
   bool Combine(size_t i) override;
-  void Unpack(size_t i) override;
+  void Unpack(size_t i, int owner) override;
 
   // Owner j's share of chunk i: a logical range, in elements.
   Range Share(size_t i, int owner) const;

@@ -54,8 +54,8 @@ void ShmAlltoall::Stage(size_t i) {
   for (int p = 0; p < topo_.size; ++p) {
     size_t bytes = Bytes(self, p);
     if (p == self || begin >= bytes) continue;
-    std::memcpy(Slot(self, i) + stripes_.Offset(self, p), in + send_offsets_[p] + begin,
-                std::min(stripes_.bytes(), bytes - begin));
+    Write(i, Slot(self, i) + stripes_.Offset(self, p), in + send_offsets_[p] + begin,
+          std::min(stripes_.bytes(), bytes - begin));
   }
 }
 
@@ -69,7 +69,9 @@ bool ShmAlltoall::Combine(size_t i) {
     if (begin >= bytes) continue;
     const char* from =
         p == self ? in + send_offsets_[self] + begin : Slot(p, i) + stripes_.Offset(p, self);
-    std::memcpy(out + recv_offsets_[p] + begin, from, std::min(stripes_.bytes(), bytes - begin));
+    size_t part = std::min(stripes_.bytes(), bytes - begin);
+    std::memcpy(out + recv_offsets_[p] + begin, from, part);
+    if (p != self) CountRead(part);
   }
   return true;
 }

@@ -42,7 +42,7 @@ void ShmBroadcast::Stage(size_t i) {
   size_t element = spans_.element_size();
   char* slot = Slot(root_, i);
   spans_.ForEach(Chunk(i), [&](const char* in, char*, size_t first, size_t n) {
-    std::memcpy(slot + first * element, in, n * element);
+    Write(i, slot + first * element, in, n * element);
   });
 }
 
@@ -52,6 +52,7 @@ bool ShmBroadcast::Combine(size_t i) {
   spans_.ForEach(Chunk(i), [&](const char* in, char* out, size_t first, size_t n) {
     if (shm_->rank() != root_) {
       CopyBytes(out, slot + first * element, n * element, large_);
+      CountRead(n * element);
     } else if (out != in) {
       CopyBytes(out, in, n * element, large_);
     }
@@ -70,8 +71,8 @@ ShmAllgather::ShmAllgather(ChannelResources* resources, const Request* request)
 void ShmAllgather::Stage(size_t i) {
   size_t bytes = request_->part_bytes[topo_.rank], begin = i * shm_->chunk_bytes();
   if (begin >= bytes) return;
-  std::memcpy(Slot(shm_->rank(), i), static_cast<const char*>(request_->tensors[0].in) + begin,
-              std::min(shm_->chunk_bytes(), bytes - begin));
+  Write(i, Slot(shm_->rank(), i), static_cast<const char*>(request_->tensors[0].in) + begin,
+        std::min(shm_->chunk_bytes(), bytes - begin));
 }
 
 bool ShmAllgather::Combine(size_t i) {
@@ -80,8 +81,9 @@ bool ShmAllgather::Combine(size_t i) {
     size_t bytes = request_->part_bytes[r];
     if (begin < bytes) {
       char* out = static_cast<char*>(request_->tensors[0].out) + offset + begin;
-      CopyBytes(out, Slot(LocalRank(topo_, r), i), std::min(shm_->chunk_bytes(), bytes - begin),
-                large_);
+      size_t part = std::min(shm_->chunk_bytes(), bytes - begin);
+      CopyBytes(out, Slot(LocalRank(topo_, r), i), part, large_);
+      if (r != topo_.rank) CountRead(part);
     }
     offset += bytes;
   }

@@ -55,13 +55,14 @@ void OneshotAllreduce::Stage(size_t i) {
   Range range{i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
   char* slot = Slot(shm_->rank(), i);
   spans_.ForEach(range, [&](const char* in, char*, size_t first, size_t n) {
-    std::memcpy(slot + first * element, in, n * element);
+    Write(i, slot + first * element, in, n * element);
   });
 }
 
 bool OneshotAllreduce::Combine(size_t i) {
   size_t element = spans_.element_size(), per_chunk = shm_->chunk_bytes() / element;
   Range range{i * per_chunk, std::min((i + 1) * per_chunk, spans_.count())};
+  CountRead(range.size() * element * (shm_->size() - 1));
   std::vector<const void*> sources(shm_->size());
   spans_.ForEach(range, [&](const char*, char* out, size_t first, size_t n) {
     for (int p = 0; p < shm_->size(); ++p) sources[p] = Slot(p, i) + first * element;

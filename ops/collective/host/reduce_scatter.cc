@@ -55,7 +55,7 @@ void ShmReduceScatter::Stage(size_t i) {
     size_t element = parts_[p].element_size();
     char* at = Slot(self, i) + stripes_.Offset(self, p);
     parts_[p].ForEach(Chunk(i, parts_[p]), [&](const char* in, char*, size_t first, size_t n) {
-      std::memcpy(at + first * element, in, n * element);
+      Write(i, at + first * element, in, n * element);
     });
   }
 }
@@ -63,6 +63,7 @@ void ShmReduceScatter::Stage(size_t i) {
 bool ShmReduceScatter::Combine(size_t i) {
   int self = topo_.rank;
   const SpanList& own = parts_[self];
+  CountRead(Chunk(i, own).size() * own.element_size() * static_cast<size_t>(topo_.size - 1));
   std::vector<const void*> sources(topo_.size);
   own.ForEach(Chunk(i, own), [&](const char* in, char* out, size_t first, size_t n) {
     for (int p = 0; p < topo_.size; ++p) {

@@ -7,8 +7,9 @@
 //             tensor and to its slot in one pass,
 //   unpacks   the other shares' results from the owners' slots into its tensors.
 // Chunks fit the cache, so each gradient is read from memory once and written once; all other
-// traffic hits the cache. A share has the same offset in every slot, and its owner publishes the
-// result there, so a slot needs no second buffer.
+// traffic hits the cache, unless the readers are far from it (collective/staging.h). A share has
+// the same offset in every slot, and its owner publishes the result there, so a slot needs no
+// second buffer.
 #include <cstring>
 
 #include "collective/host/allreduce.h"
@@ -47,7 +48,7 @@ void ShmAllreduce::Stage(size_t i) {
     Range share = Share(i, owner);
     char* at = slot + (share.begin - ChunkBegin(i)) * element_;
     spans_.ForEach(share, [&](const char* in, char*, size_t first, size_t n) {
-      std::memcpy(at + first * element_, in, n * element_);
+      Write(i, at + first * element_, in, n * element_);
     });
   }
 }
@@ -75,6 +76,7 @@ bool ShmAllreduce::Combine(size_t i) {
   ReduceArgs base;
   base.scale = plan_.scale;
   base.divisor = plan_.divisor;
+  base.stream_copy = Streams(i);
   size_t offset = (Share(i, shm_->rank()).begin - ChunkBegin(i)) * element_;
   char* slot = Slot(shm_->rank(), i) + offset;
   ReduceOwnShare(i, reduce, base, [&](ReduceArgs* args, char* tensor_out, size_t first) {
@@ -84,15 +86,13 @@ bool ShmAllreduce::Combine(size_t i) {
   return true;
 }
 
-void ShmAllreduce::Unpack(size_t i) {
-  for (int owner = 0; owner < topo_.owners; ++owner) {
-    if (owner == shm_->rank()) continue;
-    Range share = Share(i, owner);
-    const char* from = Slot(owner, i) + (share.begin - ChunkBegin(i)) * element_;
-    spans_.ForEach(share, [&](const char*, char* out, size_t first, size_t n) {
-      std::memcpy(out, from + first * element_, n * element_);
-    });
-  }
+void ShmAllreduce::Unpack(size_t i, int owner) {
+  Range share = Share(i, owner);
+  const char* from = Slot(owner, i) + (share.begin - ChunkBegin(i)) * element_;
+  spans_.ForEach(share, [&](const char*, char* out, size_t first, size_t n) {
+    std::memcpy(out, from + first * element_, n * element_);
+  });
+  CountRead(share.size() * element_);
 }
 
 // Hierarchical allreduce: with m nodes, the node's sum of the own share is divided into m parts, in
@@ -167,7 +167,7 @@ void HierarchicalAllreduce::StartGather(size_t) {
 void HierarchicalAllreduce::StoreResult(size_t i) {
   Range share = Share(i, shm_->rank());
   char* slot = Slot(shm_->rank(), i) + (share.begin - ChunkBegin(i)) * element_;
-  std::memcpy(slot, gathered_, share.size() * element_);
+  Write(i, slot, gathered_, share.size() * element_);
   spans_.ForEach(share, [&](const char*, char* out, size_t first, size_t n) {
     std::memcpy(out, gathered_ + first * element_, n * element_);
   });

@@ -188,6 +188,7 @@ void MakeChannelResources(const Config& config, Connection* connection) {
     connection->channels[channel].shm = connection->shm.get();
     connection->channels[channel].index = channel;
     connection->channels[channel].reads_peers = connection->reads_peers;
+    connection->channels[channel].staging_choice.Force(ToStagingMode(config.staging));
   }
 }
 

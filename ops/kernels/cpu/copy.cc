@@ -24,28 +24,40 @@ void StreamLines(char* out, const char* in, size_t lines) {
     _mm_stream_si128(to + 2, c);
     _mm_stream_si128(to + 3, d);
   }
-  _mm_sfence();
 }
 #endif
 
 }  // namespace
 
-void CopyBytes(void* out, const void* in, size_t bytes, bool large) {
+void StreamBytes(void* out, const void* in, size_t bytes) {
   char* to = static_cast<char*>(out);
   const char* from = static_cast<const char*>(in);
 #if SMDDP_X86
   size_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
-  if (large && bytes > head + kLine) {
-    std::memcpy(to, from, head);
+  if (bytes >= head + kLine) {
+    if (head > 0) std::memcpy(to, from, head);
     size_t lines = (bytes - head) / kLine, done = head + lines * kLine;
     StreamLines(to + head, from + head, lines);
-    std::memcpy(to + done, from + done, bytes - done);
+    if (bytes > done) std::memcpy(to + done, from + done, bytes - done);
     return;
   }
-#else
-  (void)large;
 #endif
   std::memcpy(to, from, bytes);
+}
+
+void StreamFence() {
+#if SMDDP_X86
+  _mm_sfence();
+#endif
+}
+
+void CopyBytes(void* out, const void* in, size_t bytes, bool large) {
+  if (!large) {
+    std::memcpy(out, in, bytes);
+    return;
+  }
+  StreamBytes(out, in, bytes);
+  StreamFence();
 }
 
 }  // namespace smddp

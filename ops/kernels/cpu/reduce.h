@@ -28,6 +28,8 @@ struct ReduceArgs {
   void* copy = nullptr;  // a second copy of the result, unless nullptr
   double scale = 1.0;    // applied to the result
   int64_t divisor = 1;   // exact division for integers; floats divide by means of `scale`
+  // The copy bypasses the caches; StreamFence() (kernels/cpu/copy.h) comes before it is published.
+  bool stream_copy = false;
 };
 
 using ReduceFn = void (*)(const ReduceArgs&);

@@ -15,6 +15,7 @@
 #include <arm_neon.h>
 #endif
 
+#include "kernels/cpu/copy.h"
 #include "kernels/cpu/reduce.h"
 
 // Tells the compiler that no iteration of the next loop depends on another.
@@ -176,6 +177,15 @@ inline void Finish(Acc* acc, size_t n, const ReduceArgs& args) {
   }
 }
 
+// Elements up to the last line boundary within a block from `at` on; kBlock if elements straddle
+// lines.
+template <typename T>
+inline size_t BlockToLine(const T* at) {
+  constexpr size_t kLine = 64;
+  size_t past = reinterpret_cast<uintptr_t>(at) % kLine;
+  return past % sizeof(T) == 0 ? kBlock - past / sizeof(T) : kBlock;
+}
+
 // The common case of two ranks and a floating type, in a single pass. `out` may alias a source:
 // each iteration reads element i before it writes element i.
 template <Combine kOp, typename T>
@@ -188,6 +198,17 @@ void ReduceTwo(const ReduceArgs& args) {
   if (copy == nullptr) {
     SMDDP_INDEPENDENT
     for (size_t i = 0; i < args.count; ++i) out[i] = Apply<kOp>(a[i], b[i]) * scale;
+    return;
+  }
+  if (args.stream_copy) {
+    // The first block ends where a line of the copy does, so that every line is written at once.
+    size_t n = BlockToLine(copy);
+    for (size_t at = 0; at < args.count; at += n, n = kBlock) {
+      n = n < args.count - at ? n : args.count - at;
+      SMDDP_INDEPENDENT
+      for (size_t i = at; i < at + n; ++i) out[i] = Apply<kOp>(a[i], b[i]) * scale;
+      StreamBytes(copy + at, out + at, n * sizeof(T));
+    }
     return;
   }
   SMDDP_INDEPENDENT
@@ -205,8 +226,11 @@ void Reduce(const ReduceArgs& args) {
   }
   alignas(64) Acc acc[kBlock];
   alignas(64) Acc other[kBlock];
-  for (size_t at = 0; at < args.count; at += kBlock) {
-    size_t n = args.count - at < kBlock ? args.count - at : kBlock;
+  Out* copy = static_cast<Out*>(args.copy);
+  bool stream = copy != nullptr && args.stream_copy;
+  size_t n = stream ? BlockToLine(copy) : kBlock;
+  for (size_t at = 0; at < args.count; at += n, n = kBlock) {
+    n = args.count - at < n ? args.count - at : n;
     Load(static_cast<const In*>(args.sources[0]) + at, acc, n);
     for (int s = 1; s < args.num_sources; ++s) {
       const In* source = static_cast<const In*>(args.sources[s]) + at;
@@ -218,8 +242,13 @@ void Reduce(const ReduceArgs& args) {
       }
     }
     if constexpr (kScaled) Finish(acc, n, args);
-    Store(acc, static_cast<Out*>(args.out) + at, n);
-    if (args.copy != nullptr) Store(acc, static_cast<Out*>(args.copy) + at, n);
+    Out* out = static_cast<Out*>(args.out) + at;
+    Store(acc, out, n);
+    if (stream) {
+      StreamBytes(copy + at, out, n * sizeof(Out));
+    } else if (copy != nullptr) {
+      Store(acc, copy + at, n);
+    }
   }
 }
 

@@ -33,8 +33,16 @@ size_t RoundUp(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 size_t CellsOffset() { return 2 * kPage; }  // the group header comes first
 
-size_t SlotsOffset(int local_size) {
+size_t ReportsOffset(int local_size) {
   return CellsOffset() + RoundUp(sizeof(RankCell) * local_size, kPage);
+}
+
+// The reports of one rank on one channel, on lines of their own.
+size_t ReportsBytes(int local_size) { return RoundUp(sizeof(PullReport) * local_size, 64); }
+
+size_t SlotsOffset(int local_size) {
+  return ReportsOffset(local_size) +
+         RoundUp(ReportsBytes(local_size) * kChannels * local_size, kPage);
 }
 
 size_t SlotBytes(size_t chunk_bytes) { return RoundUp(chunk_bytes + sizeof(SlotHeader), kPage); }
@@ -54,7 +62,7 @@ std::string ShmGroup::Layout() {
   std::string text;
   for (size_t size :
        {sizeof(GroupHeader), sizeof(RankCell), sizeof(ChannelCell), sizeof(SlotHeader),
-        sizeof(pthread_mutex_t), size_t{kChannels}, size_t{kSlots}}) {
+        sizeof(PullReport), sizeof(pthread_mutex_t), size_t{kChannels}, size_t{kSlots}}) {
     text += (text.empty() ? "" : " ") + std::to_string(size);
   }
   return text;
@@ -68,6 +76,7 @@ ShmGroup::ShmGroup(void* memory, int local_rank, int local_size, size_t chunk_by
       slot_bytes_(SlotBytes(chunk_bytes)),
       header_(reinterpret_cast<GroupHeader*>(memory_)),
       cells_(reinterpret_cast<RankCell*>(memory_ + CellsOffset())),
+      reports_(memory_ + ReportsOffset(local_size)),
       slots_(memory_ + SlotsOffset(local_size)) {
   static_assert(sizeof(GroupHeader) <= kPage * 2, "the header has its pages");
 }
@@ -79,6 +88,11 @@ SlotHeader& ShmGroup::header(int r, int channel, uint64_t chunk) const {
 
 char* ShmGroup::slot(int r, int channel, uint64_t chunk) const {
   return reinterpret_cast<char*>(&header(r, channel, chunk)) + sizeof(SlotHeader);
+}
+
+PullReport& ShmGroup::pull_report(int reader, int channel, int writer) const {
+  size_t row = static_cast<size_t>(reader) * kChannels + channel;
+  return reinterpret_cast<PullReport*>(reports_ + row * ReportsBytes(size_))[writer];
 }
 
 void ShmGroup::MarkAlive(int job_rank) {

@@ -1,11 +1,11 @@
 // ShmGroup: the ranks of one node, connected by a shared-memory segment.
 //
 // The segment holds, for each rank, a cell (liveness, doorbell, progress counters) and, for each
-// channel, kSlots staging slots of chunk_bytes. A channel is an ordered stream of chunks, numbered
-// from 0 and never reused; chunk k uses slot k % kSlots. A counter is the number of chunks that a
-// rank has finished in a phase, so it only grows and has a single writer, and a wait is "peer's
-// counter > k". The cells are plain memory, so threads of one process can share them too, which the
-// contract tests use.
+// channel, kSlots staging slots of chunk_bytes and a report on every peer. A channel is an ordered
+// stream of chunks, numbered from 0 and never reused; chunk k uses slot k % kSlots. A counter is
+// the number of chunks that a rank has finished in a phase, so it only grows and has a single
+// writer, and a wait is "peer's counter > k". The cells are plain memory, so threads of one process
+// can share them too, which the contract tests use.
 #pragma once
 
 #include <pthread.h>
@@ -33,6 +33,19 @@ struct alignas(64) ChannelCell {
   std::atomic<uint64_t> detail_read;
   // Set when operations are aborted: their tensors are no longer lent to peers.
   std::atomic<uint64_t> given_up;
+  // How the chunk in each slot was written; see collective/staging.h. Stored before `staged`, in
+  // the same line.
+  std::atomic<uint8_t> written[kSlots];
+};
+static_assert(sizeof(ChannelCell) == 64, "a line of the cache");
+
+constexpr int kWritings = 2;        // through the cache, and past it
+constexpr int kOperationKinds = 4;  // see StagingChoice::KindOf
+
+// What reading one peer's slots costs a rank, in nanoseconds per KiB; 0: not measured. Written by
+// the reader, read by the peer. See collective/staging.h.
+struct alignas(32) PullReport {
+  std::atomic<float> cost[kOperationKinds][kWritings];
 };
 
 enum class PeerState : int { kJoining = 0, kAlive = 1, kLeft = 2, kDead = 3 };
@@ -106,6 +119,7 @@ class ShmGroup {
   ChannelCell& channel_cell(int r, int channel) const { return cells_[r].channels[channel]; }
   SlotHeader& header(int r, int channel, uint64_t chunk) const;
   char* slot(int r, int channel, uint64_t chunk) const;
+  PullReport& pull_report(int reader, int channel, int writer) const;
 
   // Liveness. Call MarkAlive on a thread that lives as long as the group is used, because the
   // kernel ties the robust mutex to that thread.
@@ -151,6 +165,7 @@ class ShmGroup {
   size_t chunk_bytes_, slot_bytes_;
   GroupHeader* header_;
   RankCell* cells_;
+  char* reports_;
   char* slots_;
 };
 
