@@ -88,7 +88,8 @@ def make_job(
         program=_program(given, environment.get("PATH")),
         hosts=elsewhere,
         variables=given.variables,
-        forwarded=[*command.forwarded(environment), *command.TOLD],
+        # A command that is only printed is for a shell that does not have what smddprun sets.
+        forwarded=command.forwarded(environment) + ([] if given.dry_run else list(command.TOLD)),
         passed=given.passed,
         nic=nic,
         cores_per_rank=given.cores_per_rank,

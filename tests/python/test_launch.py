@@ -117,6 +117,7 @@ def test_variables_go_to_other_hosts_only():
     assert "-x" not in line("-np 2 python t.py", environment=given).split()
     for left_out in ("HOME", "CUDA", "SM_X"):
         assert left_out not in line("-H a:1,b:1 python t.py", environment=given)
+    assert "SMDDP_RESTART" not in line("-H a:1,b:1 --dry-run python t.py")
     assert "-x PYTHONPATH=/q -x PATH" in line("-H a:1,b:1 -x PYTHONPATH=/q python t.py")
 
 
