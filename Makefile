@@ -122,12 +122,15 @@ $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 
 # ---- native code: CMake knows what is out of date; its output is shown when it fails ----
 
-# The .pth file lets scripts anywhere import the package with the environment's Python.
+# The .pth file lets scripts anywhere import the package with the environment's Python; bin/smddprun is
+# what installing the package would put there.
 build: $(VENV)/.ready
 	$(WITH_TOOLS) cmake -S ops -B build $(CMAKE_FLAGS) >build.log 2>&1 || (cat build.log; false)
 	$(WITH_TOOLS) cmake --build build --parallel --target smddp smddp_tf >build.log 2>&1 || (cat build.log; false)
 	$(WITH_TOOLS) cmake --install build --prefix $(CURDIR) >>build.log
 	echo $(CURDIR) >$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/smddp_tf_checkout.pth
+	printf '#!%s\nimport sys\n\nfrom smddp_tf.launch.__main__ import main\n\nsys.exit(main())\n' \
+	  $(CURDIR)/$(BIN)/python >$(BIN)/smddprun && chmod +x $(BIN)/smddprun
 
 build-tests: build
 	$(WITH_TOOLS) cmake --build build --parallel >build.log 2>&1 || (cat build.log; false)

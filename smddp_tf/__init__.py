@@ -57,6 +57,7 @@ _NEED_TENSORFLOW = {
     "broadcast_object": "_collectives.objects",
     "broadcast_object_fn": "_collectives.objects",
     "broadcast_variables": "_collectives.variables",
+    "once_per_node": "_collectives.once_per_node",
     "local_rank_op": "_graph.queries",
     "local_size_op": "_graph.queries",
     "pin_gpu": "_graph.gpu",
@@ -83,6 +84,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
         broadcast_object,
         broadcast_object_fn,
     )
+    from smddp_tf._collectives.once_per_node import once_per_node
     from smddp_tf._collectives.reducescatter import grouped_reducescatter, reducescatter
     from smddp_tf._collectives.variables import (
         broadcast_,

@@ -15,18 +15,18 @@ ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # A folder or module may import those of lower levels, and its neighbours on its own; the files of a
 # folder may import each other. __init__ imports keras by name only, when something of it is used.
 LEVELS = [
-    {"errors", "timeline", "_plan", "_types", "_version"},
-    {"_job"},
+    {"errors", "timeline", "launch", "_plan", "_types", "_version"},
+    {"_job", "sagemaker"},
     {"_graph"},
     {"_compression"},
     {"_collectives"},
     {"_gradients"},
     {"__init__"},
     {"keras"},
-    {"compat", "__main__"},
+    {"compat", "doctor", "__main__"},
 ]
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "_types", "_version", "_plan", "_job"}
+PURE = {"errors", "launch", "sagemaker", "_types", "_version", "_plan", "_job"}
 
 
 def test_cpp_rooms_include_downward_only():

@@ -44,7 +44,7 @@ def _refused_names():
     import horovod.tensorflow.keras as k
 
     for module in (hvd, k, horovod):
-        for name, instead in getattr(module, "REFUSED", {"run": "mpirun"}).items():
+        for name, instead in getattr(module, "REFUSED", {"run": "smddprun"}).items():
             _raises(AttributeError, instead, getattr, module, name)
     _raises(ValueError, "has not been initialized", hvd.rank)
 

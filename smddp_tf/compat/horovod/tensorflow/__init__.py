@@ -26,7 +26,7 @@ __version__ = "0.28.1"
 REFUSED = {
     "elastic": "a job keeps its ranks; restart it from its last checkpoint",
     "data": "use tf.data in each rank, or tf.data's own service",
-    "run": "launch the script with mpirun -np N",
+    "run": "launch the script with smddprun -np N",
     "LocalGradientAggregationHelper": "pass backward_passes_per_step to DistributedOptimizer",
 }
 

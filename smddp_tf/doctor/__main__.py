@@ -1,0 +1,144 @@
+"""``python -m smddp_tf.doctor``: whether a job can run here, and how its ranks reach each other.
+
+Alone it looks at what is installed and starts a small job. Under mpirun it examines that job. The
+exit code is 0 if a job can run, 1 if it would fail.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from smddp_tf._job import basics
+from smddp_tf.doctor import machine, ports, ranks, software, text
+from smddp_tf.doctor.findings import ERROR, WARNING, Finding, failing, merged
+from smddp_tf.errors import JobError, LibraryError
+from smddp_tf.launch import command, hosts
+from smddp_tf.launch.__main__ import this_machine
+
+_CUT = 1500  # characters of a failed job's output to show
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m smddp_tf.doctor", description=__doc__)
+    add = parser.add_argument
+    add("--json", action="store_true", help="print one JSON object")
+    add("--quick", action="store_true", help="no import of TensorFlow, shorter measurements")
+    add("--np", type=int, default=2, metavar="N", help="ranks of the small job; 0: none")
+    add("--timeout", type=int, default=120, metavar="SECONDS", help="limit for connecting ranks")
+    options = parser.parse_args()
+    if options.np < 0 or options.timeout < 1:
+        parser.error("--np takes a number >= 0, and --timeout one >= 1")
+    return options
+
+
+def _software(quick: bool) -> tuple:
+    """(versions, findings) of what is installed for this Python."""
+    versions = software.versions()
+    findings = software.check_versions(versions)
+    if not quick and not failing(findings):
+        findings += software.try_tensorflow()
+    return versions, findings
+
+
+def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
+    """(report, findings) of the doctor under mpirun, on this machine."""
+    words = [sys.executable, "-m", "smddp_tf.doctor", "--json", "--quick"]
+    words += ["--timeout", str(options.timeout)]
+    job = command.Job(ranks=options.np, program=words)
+    line = command.mpirun(job, launcher, this_machine())
+    failed = f"a job of {options.np} ranks failed"
+    remedy = f"run it yourself: {' '.join(line)}"
+    limit = options.timeout + 60
+    try:
+        ran = subprocess.run(
+            line, env=dict(environment), capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None, [Finding(ERROR, f"{failed}: it did not end within {limit} s", remedy)]
+    for said in ran.stdout.splitlines():
+        if said.startswith('{"ok":'):
+            report = json.loads(said)
+            return report["job"], [Finding(**one) for one in report["findings"]]
+    output = (ran.stderr + ran.stdout).strip()[:_CUT] or "no output"
+    return None, [Finding(ERROR, f"{failed} with exit code {ran.returncode}:\n{output}", remedy)]
+
+
+def _alone(options, environment: Mapping[str, str]) -> dict:
+    """The report of a process that no launcher started."""
+    versions, findings = _software(options.quick)
+    launcher, problems = software.find_mpi(environment.get("PATH"))
+    findings += problems
+    job = None
+    if launcher is not None and options.np:
+        job, found = _small_job(options, launcher, environment)
+        findings += found
+    else:
+        findings += machine.check(machine.facts(environment), 1)
+    return {"versions": versions, "mpi": str(launcher or ""), "job": job, "findings": findings}
+
+
+def _rank(environment: Mapping[str, str]) -> int:
+    """This process's rank, before init(); -1 if it is not known."""
+    for name in hosts.OF_RANKS:
+        if environment.get(name, "").isdigit():
+            return int(environment[name])
+    return -1
+
+
+def _leave(findings: list) -> NoReturn:
+    """Prints this rank's findings and ends at once; a thread may be inside MPI for ever."""
+    for finding in merged([(0, findings)]):
+        print("\n".join(text.finding_lines(finding)), file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(1)
+
+
+def _as_rank(options, environment: Mapping[str, str]) -> dict | None:
+    """The report of a job, on rank 0; None on the others. Ends the process if there is no job."""
+    own = machine.facts(environment)
+    # One rank of a node imports TensorFlow, before any waits for it.
+    first = environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or environment.get("MPI_LOCALRANKID")
+    versions, findings = _software(options.quick or first not in (None, "0"))
+    blocked = ports.examine(environment, _rank(environment))
+    problems = ranks.connect(options.timeout)
+    if not problems:  # MPI has got through by another network, or in the other direction
+        blocked = [replace(one, level=WARNING) if one.level == ERROR else one for one in blocked]
+    findings += blocked
+    if problems:
+        _leave([*findings, *problems])
+    try:
+        job = ranks.examine(own, findings, options.quick)
+    except (JobError, ArithmeticError) as error:
+        remedy = "docs/troubleshooting.md has the message; SMDDP_LOG_LEVEL=debug says more"
+        _leave([*findings, Finding(ERROR, f"a collective failed: {error}", remedy)])
+    found = [Finding(**one) for one in job.pop("findings")]
+    return {"versions": versions, "mpi": basics.stats()["mpi"], "job": job, "findings": found}
+
+
+def main() -> int:
+    """Runs the command line; returns the exit code."""
+    options = _arguments()
+    environment = os.environ
+    try:
+        launched = hosts.is_rank(environment)
+        report = (_as_rank if launched else _alone)(options, environment)
+    except LibraryError as error:
+        print(f"ERROR: {error}", file=sys.stderr)
+        return 1
+    findings = merged([(0, report["findings"])])
+    fails = failing(findings)
+    report = {"ok": not fails, **report, "findings": [vars(finding) for finding in findings]}
+    if not launched or basics.rank() == 0:
+        print(json.dumps(report) if options.json else "\n".join(text.lines(report)), flush=True)
+    return int(fails)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

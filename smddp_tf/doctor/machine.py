@@ -1,0 +1,126 @@
+"""The machine as this process sees it: cores, memory limits, shared memory, interfaces."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pathlib
+import shutil
+import socket
+import struct
+from collections.abc import Mapping
+
+from smddp_tf.doctor.findings import NOTE, WARNING, Finding
+
+_GET_ADDRESS, _GET_MASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK
+_SHM = "/dev/shm"
+# Open MPI keeps some MiB there for each rank, and NCCL for each pair of GPUs.
+SMALL_SHM = 64 << 20
+
+
+def _text(path: str) -> str:
+    """A file's text; "" if this system has no such file."""
+    try:
+        return pathlib.Path(path).read_text().strip()
+    except OSError:
+        return ""
+
+
+def _address(name: str, request: int) -> str:
+    """An interface's IPv4 address or mask; "" if it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        wanted = struct.pack("256s", name.encode()[:15])
+        try:
+            found = fcntl.ioctl(any_socket.fileno(), request, wanted)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(found[20:24])
+
+
+def _interfaces() -> list:
+    return [
+        {
+            "name": name,
+            "address": _address(name, _GET_ADDRESS),
+            "mask": _address(name, _GET_MASK),
+            "state": _text(f"/sys/class/net/{name}/operstate"),
+        }
+        for _, name in socket.if_nameindex()
+    ]
+
+
+def _quota() -> float:
+    """The CPUs that the control group grants; 0: no limit is known."""
+    limit, _, period = _text("/sys/fs/cgroup/cpu.max").partition(" ")
+    if limit.isdigit() and period.isdigit():
+        return int(limit) / int(period)
+    limit = _text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+    period = _text("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    return int(limit) / int(period) if limit.isdigit() and period.isdigit() else 0.0
+
+
+def facts(environment: Mapping[str, str]) -> dict:
+    """What the checks need to know; also part of the report."""
+    try:
+        shm = shutil.disk_usage(_SHM)
+    except OSError:
+        shm = None
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "user": os.getuid(),
+        "boot": _text("/proc/sys/kernel/random/boot_id"),
+        "process_namespace": os.readlink("/proc/self/ns/pid"),
+        "cores": os.cpu_count(),
+        "usable_cores": sorted(os.sched_getaffinity(0)),
+        "cpu_quota": _quota(),
+        "shm_bytes": shm.total if shm else 0,
+        "shm_free_bytes": shm.free if shm else 0,
+        "interfaces": _interfaces(),
+        "emulated_nodes": environment.get("SMDDP_NODES", ""),
+    }
+
+
+def check(found: dict, local_size: int) -> list:
+    """Findings about facts() of a rank.
+
+    Args:
+      found: facts().
+      local_size: the ranks of this node.
+    """
+    findings = []
+    usable, cores = len(found["usable_cores"]), found["cores"]
+    if usable == 1 and cores > 1:
+        findings.append(
+            Finding(
+                WARNING,
+                f"bound to one of {cores} cores, on which TensorFlow then computes",
+                "launch with smddprun, or `mpirun --bind-to none`",
+            )
+        )
+    elif local_size > usable:
+        what = f"{local_size} ranks share {usable} cores"
+        findings.append(Finding(NOTE, what, "each rank gets a part of their time"))
+    if 0 < found["cpu_quota"] < usable:
+        quota = found["cpu_quota"]
+        findings.append(
+            Finding(
+                WARNING,
+                f"a quota of {quota:g} CPUs, while TensorFlow sees {usable} cores",
+                "tf.config.threading.set_intra_op_parallelism_threads("
+                f"{max(1, int(quota / max(1, local_size)))})",
+            )
+        )
+    return findings + _check_shm(found, local_size)
+
+
+def _check_shm(found: dict, local_size: int) -> list:
+    """Findings about /dev/shm, which this library does not need; MPI and NCCL use it."""
+    total, free = found["shm_bytes"], found["shm_free_bytes"]
+    remedy = "docker run --shm-size=1g, or a larger tmpfs"
+    if total == 0:
+        return [Finding(WARNING, "no /dev/shm, which MPI and NCCL use", remedy)]
+    if free >= SMALL_SHM:
+        return []
+    what = f"/dev/shm has {free >> 20} of {total >> 20} MiB free"
+    return [Finding(WARNING, f"{what}, too little for MPI or NCCL of {local_size} ranks", remedy)]

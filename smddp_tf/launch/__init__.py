@@ -1,0 +1,1 @@
+"""smddprun: a front to mpirun and srun with defaults for training. Standard library only."""

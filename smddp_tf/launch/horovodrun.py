@@ -1,0 +1,105 @@
+"""The options of horovodrun that have a meaning here, under their names."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+# Option -> (variable, the factor of its value).
+_VARIABLES = {
+    "--timeline-filename": ("SMDDP_TIMELINE", None),
+    "--fusion-threshold-mb": ("SMDDP_BUCKET_BYTES", 1 << 20),
+    "--stall-check-warning-time-seconds": ("SMDDP_STALL_WARNING_SECONDS", 1),
+    "--stall-check-shutdown-time-seconds": ("SMDDP_TIMEOUT_SECONDS", 1),
+    "--log-level": ("SMDDP_LOG_LEVEL", None),
+}
+_LEVELS = {"TRACE": "debug", "FATAL": "error"}
+_NEVER = 10_000_000  # seconds: about four months, the most that is accepted
+
+# Accepted without effect: there is nothing to tune or to choose.
+_FLAGS_WITHOUT_EFFECT = (
+    "--mpi",
+    "--disable-cache",
+    "--timeline-mark-cycles",
+    "--hierarchical-allreduce",
+    "--no-hierarchical-allreduce",
+    "--hierarchical-allgather",
+    "--no-hierarchical-allgather",
+    "--autotune",
+    "--no-autotune",
+    "--stall-check",
+    "--log-with-timestamp",
+    "--log-without-timestamp",
+)
+_VALUES_WITHOUT_EFFECT = ("--cycle-time-ms", "--cache-capacity", "--num-nccl-streams")
+
+_ELASTIC = "the number of ranks is fixed; --max-restarts N starts a failed job again"
+_REFUSED = {
+    "--gloo": "ranks are connected by MPI; leave it out",
+    "--jsrun": "call jsrun itself, or leave it out for mpirun",
+    "--config-file": "give the options on the command line",
+    "--min-np": _ELASTIC,
+    "--max-np": _ELASTIC,
+    "--min-num-proc": _ELASTIC,
+    "--max-num-proc": _ELASTIC,
+    "--host-discovery-script": _ELASTIC,
+    "--slots-per-host": _ELASTIC,
+    "--reset-limit": _ELASTIC,
+}
+
+
+def _refuse(option: str, remedy: str):
+    """An argparse action that says what to use instead."""
+
+    class Refuse(argparse.Action):
+        def __call__(self, parser, namespace, values, option_string=None):
+            parser.error(f"{option} of horovodrun has no meaning here: {remedy}")
+
+    return Refuse
+
+
+def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
+    """Adds them to smddprun's."""
+    add = parser.add_argument_group("also understood, as horovodrun's").add_argument
+    add("--start-timeout", type=number, metavar="SECONDS", help="limit for starting the ranks")
+    add("--output-filename", metavar="FOLDER", help="write each rank's output to files there")
+    add("-p", "--ssh-port", type=number, metavar="PORT", help="sshd's port on all hosts")
+    add("-i", "--ssh-identity-file", metavar="FILE", help="ssh's key")
+    add("--check-build", "-cb", action="store_true", help="print what is installed and end")
+    add("--no-stall-check", action="store_true", help="SMDDP_STALL_WARNING_SECONDS=0")
+    for option, (variable, factor) in _VARIABLES.items():
+        kind = str if factor is None else float
+        add(option, dest=variable, type=kind, metavar="VALUE", help=f"sets {variable}")
+    for option in _FLAGS_WITHOUT_EFFECT:
+        add(option, dest="without_effect", action="append_const", const=option, help=_HIDE)
+    for option in _VALUES_WITHOUT_EFFECT:
+        add(option, dest="without_effect", action="append", help=_HIDE)
+    for option, remedy in _REFUSED.items():
+        add(option, nargs="?", action=_refuse(option, remedy), dest=_HIDE, help=_HIDE)
+
+
+_HIDE = argparse.SUPPRESS
+
+
+def variables(options: argparse.Namespace, error: Callable) -> list:
+    """The (name, value) pairs that the options set; `error` is called for a value that is bad."""
+    found = []
+    for option, (variable, factor) in _VARIABLES.items():
+        value = getattr(options, variable)
+        if value is None:
+            continue
+        if factor is not None:
+            if not 0 <= value * factor <= _NEVER * (1 << 20):
+                error(f"{option} {value:g} is out of range")
+            value = int(value * factor)
+        if variable == "SMDDP_LOG_LEVEL":
+            value = _LEVELS.get(value.upper(), value.lower())
+        # Horovod's 0 means no fusion, and no limit.
+        if variable == "SMDDP_BUCKET_BYTES":
+            value = max(1, value)
+        if variable == "SMDDP_TIMEOUT_SECONDS":
+            value = value or _NEVER
+        found.append((variable, str(value)))
+    if options.no_stall_check:
+        found.append(("SMDDP_STALL_WARNING_SECONDS", "0"))
+    return found

