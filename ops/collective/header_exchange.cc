@@ -1,15 +1,24 @@
 #include "collective/header_exchange.h"
 
-namespace smddp {
+#include <cstring>
 
-Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held) {
+namespace smddp {
+namespace {
+
+constexpr size_t kMessageBytes = sizeof(SlotHeader) + HeaderExchange::kPayloadBytes;
+
+}  // namespace
+
+Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held,
+                            const Payload& payload) {
+  size_t size = static_cast<size_t>(owners->size());
   if (state_ == State::kNone) {
-    size_t size = static_cast<size_t>(owners->size());
-    auto* told = reinterpret_cast<SlotHeader*>(owners->Memory(sizeof own * (size + 1)));
-    *told = own;
-    Status started = owners->StartAllgather(told, sizeof own, told + 1);
+    char* told = owners->Memory(kMessageBytes * (size + 1));
+    std::memcpy(told, &own, sizeof own);
+    if (payload) payload(told + sizeof own);
+    Status started = owners->StartAllgather(told, kMessageBytes, told + kMessageBytes);
     if (!started.ok()) return started;
-    told_ = told + 1;
+    told_ = told + kMessageBytes;
     state_ = State::kStarted;
   }
   if (state_ == State::kStarted) {
@@ -17,7 +26,13 @@ Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held
     Status tested = owners->Test(&done);
     if (!tested.ok()) return tested;
     if (done) {
-      headers_.assign(told_, told_ + owners->size());
+      headers_.resize(size);
+      payloads_.resize(size * kPayloadBytes);
+      for (size_t node = 0; node < size; ++node) {
+        const char* message = told_ + node * kMessageBytes;
+        std::memcpy(&headers_[node], message, sizeof own);
+        std::memcpy(&payloads_[node * kPayloadBytes], message + sizeof own, kPayloadBytes);
+      }
       state_ = State::kHeld;
     }
   }

@@ -47,7 +47,8 @@ Progress Pipeline::Advance() {
     } else if (state_ != State::kDone) {
       step = AdvanceMismatch();
     }
-    moved = moved || step;
+    moved = moved || step || progressed_;
+    progressed_ = false;
   }
   if (state_ == State::kDone) return Progress::kDone;
   return moved ? Progress::kSome : Progress::kNone;
@@ -174,7 +175,8 @@ bool Pipeline::CompareAcrossNodes() {
   own.presence = Presence::kHere;
   own.verdict = local_mismatch_;
   bool held = false;
-  Status status = resources_->exchange.Poll(resources_->share_peers.get(), own, &held);
+  Status status = resources_->exchange.Poll(resources_->share_peers.get(), own, &held,
+                                            [this](char* to) { SendWithHeader(to); });
   if (!status.ok()) Fail(status);
   if (!held) return false;
 

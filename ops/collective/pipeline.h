@@ -45,6 +45,9 @@ class Pipeline : public Collective {
   // Returns false if it has to wait for another node; it is then called again.
   virtual bool Combine(size_t i) = 0;
   virtual void Unpack(size_t, int /*owner*/) {}
+  // On an owner, with several nodes: writes what travels with the header of the first chunk, which
+  // all ranks of the node have staged; at most HeaderExchange::kPayloadBytes.
+  virtual void SendWithHeader(char* /*to*/) {}
   // Called after the last chunk until it returns true; sets *moved if it made progress.
   virtual bool Conclude(bool* /*moved*/) { return true; }
 
@@ -67,6 +70,10 @@ class Pipeline : public Collective {
     kind_ = -1;
   }
   void Fail(Status status) { status_ = std::move(status); }
+  // Combine made progress although it has to wait.
+  void NoteProgress() { progressed_ = true; }
+  bool StagedByAll(size_t i) const;
+  size_t num_chunks() const { return num_chunks_; }
 
   ChannelResources* resources_;
   const Request* request_;
@@ -88,7 +95,6 @@ class Pipeline : public Collective {
   bool Verify();
   SlotHeader OwnHeader() const;
   bool CompareAcrossNodes();
-  bool StagedByAll(size_t i) const;
   bool CombinedByAll(size_t i) const;
   bool SlotFree(size_t i) const;
   bool UnpackedByAll(uint64_t chunks) const;
@@ -111,6 +117,7 @@ class Pipeline : public Collective {
   bool lends_ = false;
   State state_ = State::kRunning;
   bool verified_ = false;
+  bool progressed_ = false;
   double met_at_ = 0;
   bool local_mismatch_ = false;
   size_t staged_ = 0, combined_ = 0, unpacked_ = 0;

@@ -4,6 +4,8 @@
 #include "collective/host/allreduce.h"
 #include "collective/host/cross_node_move.h"
 #include "collective/host/exchange.h"
+#include "collective/host/hierarchical_allgather.h"
+#include "collective/host/hierarchical_reduce_scatter.h"
 #include "collective/host/joined_move.h"
 #include "collective/host/move.h"
 #include "collective/host/single_copy.h"
@@ -59,14 +61,14 @@ const Entry kTable[] = {
     {"single_copy_allgather", Kind::kAllgather, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_allgather", Kind::kAllgather, OneNodeOnly, Never, New<ShmAllgather>},
-    {"cross_node_allgather", Kind::kAllgather, SeveralNodes, Never, New<CrossNodeAllgather>},
+    {"hierarchical_allgather", Kind::kAllgather, SeveralNodes, Never, New<HierarchicalAllgather>},
     {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Never, New<ShmAlltoall>},
     {"cross_node_alltoall", Kind::kAlltoall, SeveralNodes, Never, New<CrossNodeAlltoall>},
     {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Never, New<ShmReduceScatter>},
-    {"cross_node_reducescatter", Kind::kReduceScatter, SeveralNodes, Never,
-     New<CrossNodeReduceScatter>},
+    {"hierarchical_reducescatter", Kind::kReduceScatter, SeveralNodes, Never,
+     New<HierarchicalReduceScatter>},
 };
 
 }  // namespace

@@ -21,7 +21,7 @@ namespace smddp {
 
 class PeerGroup {
  public:
-  static constexpr size_t kDepth = 4;
+  static constexpr size_t kDepth = 8;
 
   virtual ~PeerGroup() = default;
 
@@ -32,13 +32,15 @@ class PeerGroup {
   // in flight; its previous contents may be lost.
   virtual char* Memory(size_t bytes);
 
-  // All buffers must be in Memory(). recv holds size() blocks of `bytes`, in rank order.
+  // All buffers must be in Memory(). recv holds size() blocks of `bytes`, in rank order; `send` may
+  // be the own block.
   virtual Status StartAllgather(const void* send, size_t bytes, void* recv) = 0;
   // Rank r's block has bytes[r] bytes and is stored at recv + offsets[r]; `send` may be the own
   // block.
   virtual Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
                                  const std::vector<size_t>& offsets) = 0;
-  // send and recv hold size() blocks of `bytes`; block r goes to (comes from) rank r.
+  // send and recv hold size() blocks of `bytes`; block r goes to (comes from) rank r. The own block
+  // is not moved: it stays in `send`.
   virtual Status StartAlltoall(const void* send, size_t bytes, void* recv) = 0;
   // Sends send_bytes[p] bytes to rank p and receives recv_bytes[p] from it; both buffers are laid
   // out in rank order.

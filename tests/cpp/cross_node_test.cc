@@ -168,3 +168,88 @@ TEST(ABroadcastOfWideElementsIsCutBetweenThem) {
     EXPECT(a == std::vector<double>(7, 1) && b == std::vector<double>(1000, 11));
   });
 }
+
+namespace {
+
+// Counts what an owner exchanges with the other nodes.
+class CountedGroup : public PeerGroup {
+ public:
+  explicit CountedGroup(std::unique_ptr<PeerGroup> group) : group_(std::move(group)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  char* Memory(size_t bytes) override { return group_->Memory(bytes); }
+  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
+    return Count(group_->StartAllgather(send, bytes, recv));
+  }
+  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
+                         const std::vector<size_t>& offsets) override {
+    return Count(group_->StartAllgatherV(send, recv, bytes, offsets));
+  }
+  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    return Count(group_->StartAlltoall(send, bytes, recv));
+  }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    return Count(group_->StartAlltoallV(send, send_bytes, recv, recv_bytes));
+  }
+  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
+    return Count(group_->StartBroadcast(buffer, bytes, root));
+  }
+  Status Test(bool* done) override {
+    Status status = group_->Test(done);
+    if (*done && in_flight > 0) --in_flight;
+    return status;
+  }
+  size_t started = 0, in_flight = 0, most = 0;
+
+ private:
+  Status Count(Status status) {
+    ++started;
+    most = std::max(most, ++in_flight);
+    return status;
+  }
+  std::unique_ptr<PeerGroup> group_;
+};
+
+// One thread plays all ranks in an allreduce. Returns what the owner on rank 0 exchanged.
+std::pair<size_t, size_t> ExchangesOf(const Shape& shape, size_t count) {
+  InprocJob job(shape.size, shape.nodes, kChunk);
+  Selector selector;
+  std::vector<std::unique_ptr<Part>> parts;
+  std::vector<std::unique_ptr<Collective>> collectives;
+  CountedGroup* counted = nullptr;
+  for (int r = 0; r < shape.size; ++r) {
+    auto& peers = job.resources(r).share_peers;
+    if (peers != nullptr) peers = std::make_unique<CountedGroup>(std::move(peers));
+    if (r == 0) counted = static_cast<CountedGroup*>(peers.get());
+    parts.push_back(std::make_unique<Part>(Kind::kAllreduce, shape.size, r, count));
+    collectives.push_back(selector.Make(&job.resources(r), &parts[r]->request, nullptr));
+  }
+  bool all = false;
+  for (int i = 0; i < 10000 && !all; ++i) {
+    all = true;
+    for (auto& collective : collectives) all &= collective->Advance() == Progress::kDone;
+  }
+  for (int r = 0; r < shape.size; ++r) {
+    EXPECT(all && parts[r]->out == parts[r]->want, Case(shape, count, "allreduce"));
+  }
+  return {counted->started, counted->most};
+}
+
+}  // namespace
+
+TEST(ASmallAllreduceTravelsWithItsHeader) {
+  for (const Shape& shape : {Shape{2, 2}, Shape{4, 2}, Shape{5, 2}, Shape{3, 3}}) {
+    EXPECT(ExchangesOf(shape, 1).first == 1);
+    EXPECT(ExchangesOf(shape, 1000).first == 1);
+    EXPECT(ExchangesOf(shape, 3000).first == 3, "header, scatter and gather");
+  }
+}
+
+TEST(ChunksAreScatteredWhileOthersAreGathered) {
+  for (const Shape& shape : {Shape{2, 2}, Shape{4, 2}, Shape{5, 2}, Shape{3, 3}}) {
+    auto [started, most] = ExchangesOf(shape, 20 * kChunk);
+    EXPECT(started == 1 + 2 * 20);
+    EXPECT(most >= 3 && most <= PeerGroup::kDepth, std::to_string(most) + " at once");
+  }
+}

@@ -2,7 +2,9 @@
 // says when each is used.
 #pragma once
 
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "collective/pipeline.h"
 #include "kernels/cpu/reduce.h"
@@ -15,6 +17,9 @@ struct ReducePlan {
   Combine combine = Combine::kSum;
   double scale = 1.0;
   int64_t divisor = 1;
+  // Whether a sum over some of the ranks needs the accumulator's type, so that the result is what
+  // one node would compute.
+  bool partials_are_wide;
   ReducePlan(const Request& request, int world_size);
 };
 
@@ -57,6 +62,24 @@ class ShmAllreduce : public Pipeline {
   size_t chunk_elements_;
 };
 
+template <typename Out>
+void ShmAllreduce::ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& base, Out&& out) {
+  Range share = Share(i, shm_->rank());
+  size_t offset = (share.begin - ChunkBegin(i)) * element_;
+  std::vector<const void*> sources(shm_->size());
+  spans_.ForEach(share, [&](const char* in, char* tensor_out, size_t first, size_t n) {
+    for (int p = 0; p < shm_->size(); ++p) {
+      sources[p] = p == shm_->rank() ? in : Slot(p, i) + offset + first * element_;
+    }
+    ReduceArgs args = base;
+    args.sources = sources.data();
+    args.num_sources = shm_->size();
+    args.count = n;
+    out(&args, tensor_out, first);
+    reduce(args);
+  });
+}
+
 // hierarchical: shm within the node; the combine phase exchanges shares between nodes.
 class HierarchicalAllreduce : public ShmAllreduce {
  public:
@@ -64,19 +87,39 @@ class HierarchicalAllreduce : public ShmAllreduce {
 
  protected:
   bool Combine(size_t i) override;
+  void SendWithHeader(char* to) override;
 
  private:
-  enum class Step { kReduceInNode, kScatter, kGather };
+  // An exchange in flight.
+  struct Exchange {
+    bool scatter;
+    size_t chunk;
+  };
+  // The part of the owners' group memory that a chunk uses, each with `part` elements for each
+  // node.
+  struct Region {
+    size_t part;
+    char *partial, *received, *gathered;
+  };
+  Region RegionOf(size_t i) const;
+  bool StartNext();
+  bool FinishOldest();
   void StartScatter(size_t i);
   void StartGather(size_t i);
-  void StoreResult(size_t i);
+  void StoreResult(size_t i, const char* result);
+  void ReduceInNode(size_t i, char* out);
+  void ReduceBetweenNodes(const std::vector<const void*>& sources, size_t count, char* out) const;
+  void CombineFromHeaders();
 
-  bool sums_in_node_;  // some node has several ranks
-  size_t accum_;       // bytes of an element of a partial sum as sent between nodes
-  Step step_ = Step::kReduceInNode;
-  // Regions of the owners' group memory, each with `part_` elements for each node.
-  size_t part_ = 0;
-  char *partial_ = nullptr, *received_ = nullptr, *own_ = nullptr, *gathered_ = nullptr;
+  bool wide_;                    // partial sums travel in the accumulator's type
+  size_t accum_;                 // bytes of an element of a partial sum as sent between nodes
+  bool with_header_ = false;     // the payload travels with the header
+  size_t exchanged_chunks_ = 0;  // those of which this owner has a share
+  char* memory_ = nullptr;
+  size_t region_bytes_ = 0;
+  size_t scatters_ = 0, gathers_ = 0, finished_ = 0;  // chunks that have got so far
+  size_t scattered_ = 0;                              // chunks whose parts have arrived
+  std::deque<Exchange> in_flight_;                    // the oldest first
 };
 
 }  // namespace smddp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 #include "kernels/cpu/copy.h"
 
@@ -20,10 +19,10 @@ CrossNodeMove::CrossNodeMove(ChannelResources* resources, const Request* request
 
 bool CrossNodeMove::Conclude(bool* moved) {
   PeerGroup* group = resources_->all_ranks.get();
-  if (slots_ == nullptr) slots_ = group->Memory(slot_bytes_ * PeerGroup::kDepth);
+  if (slots_ == nullptr) slots_ = group->Memory(slot_bytes_ * kInFlight);
   for (;;) {
     Status status;
-    bool room = started_ - finished_ < PeerGroup::kDepth;
+    bool room = started_ - finished_ < kInFlight;
     if (room && !all_started_) {
       all_started_ = !StartNext(SlotOf(started_), &status);
       if (!all_started_) ++started_;
@@ -78,71 +77,6 @@ void CrossNodeBroadcast::FinishOldest(const char* slot) {
   spans_.ForEach(piece, [&](const char*, char* out, size_t first, size_t n) {
     CopyBytes(out, slot + first * element, n * element, large_);
   });
-}
-
-// Allgather: a piece takes equally much from every rank that has data left.
-
-namespace {
-
-// Upper limit of the bytes in a piece.
-size_t GatherSlot(const ChannelResources& resources, const Request& request) {
-  return std::max(std::min(resources.piece_bytes, request.moved_bytes()),
-                  request.part_bytes.size());
-}
-
-}  // namespace
-
-CrossNodeAllgather::CrossNodeAllgather(ChannelResources* resources, const Request* request)
-    : CrossNodeMove(resources, request, GatherSlot(*resources, *request)),
-      started_(topo_.size, 0),
-      finished_(topo_.size, 0) {
-  size_t offset = 0;
-  for (size_t bytes : request->part_bytes) {
-    out_offsets_.push_back(offset);
-    offset += bytes;
-  }
-}
-
-CrossNodeAllgather::Parts CrossNodeAllgather::Cut() const {
-  const Parts& bytes = request_->part_bytes;
-  size_t active = 0;
-  for (int r = 0; r < topo_.size; ++r) active += started_[r] < bytes[r];
-  if (active == 0) return {};
-  size_t each = std::max<size_t>(1, resources_->piece_bytes / active);
-  Parts piece;
-  for (int r = 0; r < topo_.size; ++r) piece.push_back(std::min(each, bytes[r] - started_[r]));
-  return piece;
-}
-
-bool CrossNodeAllgather::StartNext(char* slot, Status* status) {
-  Parts piece = Cut(), offsets(topo_.size, 0);
-  if (piece.empty()) return false;
-  std::partial_sum(piece.begin(), piece.end() - 1, offsets.begin() + 1);
-  const TensorArg& tensor = request_->tensors[0];
-  size_t self = static_cast<size_t>(topo_.rank), own = piece[self];
-  if (own > 0) {
-    const char* in = static_cast<const char*>(tensor.in) + started_[self];
-    char* out = static_cast<char*>(tensor.out) + out_offsets_[self] + started_[self];
-    std::memcpy(slot + offsets[self], in, own);
-    if (out != in) CopyBytes(out, in, own, large_);
-  }
-  for (int r = 0; r < topo_.size; ++r) started_[r] += piece[r];
-  *status = resources_->all_ranks->StartAllgatherV(slot + offsets[self], slot, piece, offsets);
-  pieces_.push_back(std::move(piece));
-  return true;
-}
-
-void CrossNodeAllgather::FinishOldest(const char* slot) {
-  char* out = static_cast<char*>(request_->tensors[0].out);
-  for (int r = 0; r < topo_.size; ++r) {
-    size_t bytes = pieces_.front()[r];
-    if (r != topo_.rank && bytes > 0) {
-      CopyBytes(out + out_offsets_[r] + finished_[r], slot, bytes, large_);
-    }
-    finished_[r] += bytes;
-    slot += bytes;
-  }
-  pieces_.pop_front();
 }
 
 // Alltoall: a piece takes equally much from every pair of ranks that has data left. In the slot,

@@ -1,4 +1,4 @@
-// Broadcast, allgather and alltoall of a job on several nodes: the ranks compare signatures as
+// Broadcast and alltoall of a job on several nodes: the ranks compare signatures as
 // always, then the payload travels through the group's memory in pieces of
 // ChannelResources::piece_bytes, several in flight.
 //
@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <vector>
 
 #include "collective/pipeline.h"
@@ -32,7 +31,9 @@ class CrossNodeMove : public Pipeline {
   bool large_;  // copies into the results bypass the caches
 
  private:
-  char* SlotOf(size_t piece) const { return slots_ + piece % PeerGroup::kDepth * slot_bytes_; }
+  static constexpr size_t kInFlight = 4;  // pieces
+  static_assert(kInFlight <= PeerGroup::kDepth);
+  char* SlotOf(size_t piece) const { return slots_ + piece % kInFlight * slot_bytes_; }
   size_t slot_bytes_;
   char* slots_ = nullptr;
   bool all_started_ = false;
@@ -53,22 +54,6 @@ class CrossNodeBroadcast : public CrossNodeMove {
   size_t per_piece_;                // elements
   size_t sent_ = 0, received_ = 0;  // elements
   int root_;                        // rank of the set
-};
-
-class CrossNodeAllgather : public CrossNodeMove {
- public:
-  CrossNodeAllgather(ChannelResources* resources, const Request* request);
-
- protected:
-  bool StartNext(char* slot, Status* status) override;
-  void FinishOldest(const char* slot) override;
-
- private:
-  using Parts = std::vector<size_t>;  // by rank
-  Parts Cut() const;
-  Parts out_offsets_, started_;  // of each rank's part
-  std::deque<Parts> pieces_;     // in flight
-  Parts finished_;
 };
 
 class CrossNodeAlltoall : public CrossNodeMove {

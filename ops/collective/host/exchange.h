@@ -43,6 +43,10 @@ class ShmAlltoall : public Pipeline {
   std::vector<size_t> send_offsets_, recv_offsets_;
 };
 
+// The part of every tensor that `owner` receives: `in` points into this rank's tensors, `out` is
+// set only if this rank is the owner.
+SpanList PartOfOwner(const Request& request, const Topology& topo, int owner);
+
 class ShmReduceScatter : public Pipeline {
  public:
   ShmReduceScatter(ChannelResources* resources, const Request* request);
@@ -57,25 +61,6 @@ class ShmReduceScatter : public Pipeline {
   std::vector<SpanList> parts_;  // by rank: the rows that it will receive, of all tensors
   ReducePlan plan_;
   ReduceFn reduce_;
-};
-
-// Between nodes: an allreduce into scratch memory, of which each rank keeps its own rows.
-class CrossNodeReduceScatter : public Collective {
- public:
-  CrossNodeReduceScatter(ChannelResources* resources, const Request* request);
-
-  Progress Advance() override;
-  const Status& status() const override { return allreduce_->status(); }
-  double met_at() const override { return allreduce_->met_at(); }
-  std::vector<int> Missing() const override { return allreduce_->Missing(); }
-  bool MayWaitForOtherNodes() const override { return allreduce_->MayWaitForOtherNodes(); }
-
- private:
-  const Request* request_;
-  const Topology& topo_;
-  std::vector<char> scratch_;
-  Request whole_;
-  std::unique_ptr<HierarchicalAllreduce> allreduce_;
 };
 
 }  // namespace smddp

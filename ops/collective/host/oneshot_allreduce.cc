@@ -10,10 +10,10 @@ namespace smddp {
 
 ReducePlan::ReducePlan(const Request& request, int world_size) {
   scale = request.prescale * request.postscale;
+  bool integer = request.dtype == DType::kInt32 || request.dtype == DType::kInt64 ||
+                 request.dtype == DType::kUint8 || request.dtype == DType::kInt8;
   switch (request.op) {
     case ReduceOp::kAverage: {
-      bool integer = request.dtype == DType::kInt32 || request.dtype == DType::kInt64 ||
-                     request.dtype == DType::kUint8 || request.dtype == DType::kInt8;
       if (integer) {
         divisor = world_size;
       } else {
@@ -33,6 +33,9 @@ ReducePlan::ReducePlan(const Request& request, int world_size) {
     default:
       break;
   }
+  // Minima and maxima are values of the tensor's type, and so are integers that wrap.
+  bool picks = combine == Combine::kMin || combine == Combine::kMax;
+  partials_are_wide = !picks && (!integer || scale != 1.0 || divisor != 1);
 }
 
 namespace {

@@ -7,10 +7,7 @@
 #include "core/ranges.h"
 
 namespace smddp {
-namespace {
 
-// The part of every tensor that `owner` receives: `in` points into this rank's tensors, `out` is
-// set only if this rank is the owner.
 SpanList PartOfOwner(const Request& request, const Topology& topo, int owner) {
   size_t element = Info(request.dtype).size;
   std::vector<Span> spans;
@@ -24,6 +21,8 @@ SpanList PartOfOwner(const Request& request, const Topology& topo, int owner) {
   }
   return SpanList(std::move(spans), element);
 }
+
+namespace {
 
 // The part of rank 0, which has the most rows.
 size_t LargestPart(const Request& request, const Topology& topo) {
@@ -73,33 +72,6 @@ bool ShmReduceScatter::Combine(size_t i) {
     reduce_({sources.data(), topo_.size, n, out, nullptr, plan_.scale, plan_.divisor});
   });
   return true;
-}
-
-CrossNodeReduceScatter::CrossNodeReduceScatter(ChannelResources* resources, const Request* request)
-    : request_(request), topo_(*resources->topology), scratch_(request->bytes()), whole_(*request) {
-  char* at = scratch_.data();
-  for (TensorArg& tensor : whole_.tensors) {
-    tensor.out = at;
-    at += tensor.count() * Info(request->dtype).size;
-  }
-  allreduce_ = std::make_unique<HierarchicalAllreduce>(resources, &whole_);
-}
-
-Progress CrossNodeReduceScatter::Advance() {
-  Progress progress = allreduce_->Advance();
-  if (progress != Progress::kDone || !status().ok()) return progress;
-  size_t element = Info(request_->dtype).size;
-  for (size_t t = 0; t < whole_.tensors.size(); ++t) {
-    const TensorArg& tensor = whole_.tensors[t];
-    int64_t rows = tensor.dims.empty() ? 0 : tensor.dims[0];
-    if (rows == 0 || tensor.count() == 0) continue;
-    size_t row = tensor.count() / static_cast<size_t>(rows) * element;
-    Range own = RowsOf(rows, topo_.size, topo_.rank);
-    if (own.size() == 0) continue;
-    std::memcpy(request_->tensors[t].out, static_cast<char*>(tensor.out) + own.begin * row,
-                own.size() * row);
-  }
-  return progress;
 }
 
 }  // namespace smddp

@@ -53,24 +53,6 @@ void ShmAllreduce::Stage(size_t i) {
   }
 }
 
-template <typename Out>
-void ShmAllreduce::ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& base, Out&& out) {
-  Range share = Share(i, shm_->rank());
-  size_t offset = (share.begin - ChunkBegin(i)) * element_;
-  std::vector<const void*> sources(shm_->size());
-  spans_.ForEach(share, [&](const char* in, char* tensor_out, size_t first, size_t n) {
-    for (int p = 0; p < shm_->size(); ++p) {
-      sources[p] = p == shm_->rank() ? in : Slot(p, i) + offset + first * element_;
-    }
-    ReduceArgs args = base;
-    args.sources = sources.data();
-    args.num_sources = shm_->size();
-    args.count = n;
-    out(&args, tensor_out, first);
-    reduce(args);
-  });
-}
-
 bool ShmAllreduce::Combine(size_t i) {
   ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, ReduceStage::kFull);
   ReduceArgs base;
@@ -93,84 +75,6 @@ void ShmAllreduce::Unpack(size_t i, int owner) {
     std::memcpy(out, from + first * element_, n * element_);
   });
   CountRead(share.size() * element_);
-}
-
-// Hierarchical allreduce: with m nodes, the node's sum of the own share is divided into m parts, in
-// the accumulator type; if every node has a single rank, the sum is the rank's own values, sent in
-// the tensor's type. An alltoall sends each node's part k to node k, which reduces the parts in
-// node order (each element is computed in one place, so all ranks hold the same bits), and an
-// allgather distributes the finished parts, in the tensor's type. Each share has its own group, so
-// all owners of a node use the network at once. A rank sends 2 (m - 1) / m of its share, which is
-// optimal.
-
-HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const Request* request)
-    : ShmAllreduce(resources, request),
-      sums_in_node_(topo_.num_nodes < topo_.size),
-      accum_(sums_in_node_ ? Info(request->dtype).accum_size : element_) {}
-
-bool HierarchicalAllreduce::Combine(size_t i) {
-  if (shm_->rank() >= topo_.owners || Share(i, shm_->rank()).size() == 0) return true;
-  if (step_ == Step::kReduceInNode) {
-    StartScatter(i);
-    step_ = Step::kScatter;
-  }
-  bool done = false;
-  Status tested = resources_->share_peers->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
-  if (step_ == Step::kScatter) {
-    StartGather(i);
-    step_ = Step::kGather;
-    return Combine(i);
-  }
-  StoreResult(i);
-  step_ = Step::kReduceInNode;
-  return true;
-}
-
-void HierarchicalAllreduce::StartScatter(size_t i) {
-  size_t nodes = static_cast<size_t>(topo_.num_nodes);
-  part_ = (Share(i, shm_->rank()).size() + nodes - 1) / nodes;
-  size_t wide = part_ * nodes * accum_, narrow = part_ * element_;
-  partial_ = resources_->share_peers->Memory(2 * wide + narrow + narrow * nodes);
-  received_ = partial_ + wide;
-  own_ = received_ + wide;
-  gathered_ = own_ + narrow;
-
-  ReduceStage stage = sums_in_node_ ? ReduceStage::kPartial : ReduceStage::kFull;
-  ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, stage);
-  ReduceOwnShare(i, reduce, {}, [&](ReduceArgs* args, char*, size_t first) {
-    args->out = partial_ + first * accum_;
-  });
-
-  Status started = resources_->share_peers->StartAlltoall(partial_, part_ * accum_, received_);
-  if (!started.ok()) Fail(started);
-}
-
-void HierarchicalAllreduce::StartGather(size_t) {
-  ReduceArgs args;
-  std::vector<const void*> sources(topo_.num_nodes);
-  for (int m = 0; m < topo_.num_nodes; ++m) sources[m] = received_ + m * part_ * accum_;
-  args.sources = sources.data();
-  args.num_sources = topo_.num_nodes;
-  args.count = part_;
-  args.out = own_;
-  args.scale = plan_.scale;
-  args.divisor = plan_.divisor;
-
-  ReduceStage stage = sums_in_node_ ? ReduceStage::kFinish : ReduceStage::kFull;
-  FindReduce(request_->dtype, plan_.combine, stage)(args);
-  Status started = resources_->share_peers->StartAllgather(own_, part_ * element_, gathered_);
-  if (!started.ok()) Fail(started);
-}
-
-void HierarchicalAllreduce::StoreResult(size_t i) {
-  Range share = Share(i, shm_->rank());
-  char* slot = Slot(shm_->rank(), i) + (share.begin - ChunkBegin(i)) * element_;
-  Write(i, slot, gathered_, share.size() * element_);
-  spans_.ForEach(share, [&](const char*, char* out, size_t first, size_t n) {
-    std::memcpy(out, gathered_ + first * element_, n * element_);
-  });
 }
 
 }  // namespace smddp

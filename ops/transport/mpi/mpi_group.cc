@@ -57,8 +57,10 @@ class MpiGroup : public PeerGroup {
     Status fits = FitsInt(bytes, "an allgather");
     if (!fits.ok()) return fits;
     int n = static_cast<int>(bytes);
+    bool in_place = send == static_cast<char*>(recv) + rank_ * bytes;
     return Start({}, "MPI_Iallgather", [&](Exchange* exchange) {
-      return mpi_->iallgather(send, n, Byte(), recv, n, Byte(), comm_, &exchange->request);
+      return mpi_->iallgather(in_place ? mpi_->in_place() : send, n, Byte(), recv, n, Byte(), comm_,
+                              &exchange->request);
     });
   }
 
@@ -78,11 +80,16 @@ class MpiGroup : public PeerGroup {
   }
 
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    Status fits = FitsInt(bytes, "an exchange");
+    Status fits = FitsInt(bytes * static_cast<size_t>(size_), "an exchange");
     if (!fits.ok()) return fits;
-    int n = static_cast<int>(bytes);
-    return Start({}, "MPI_Ialltoall", [&](Exchange* exchange) {
-      return mpi_->ialltoall(send, n, Byte(), recv, n, Byte(), comm_, &exchange->request);
+    Exchange exchange;
+    exchange.counts.assign(size_, static_cast<int>(bytes));
+    exchange.counts[rank_] = 0;
+    for (int r = 0; r < size_; ++r) exchange.offsets.push_back(static_cast<int>(r * bytes));
+    return Start(std::move(exchange), "MPI_Ialltoallv", [&](Exchange* own) {
+      return mpi_->ialltoallv(send, own->counts.data(), own->offsets.data(), Byte(), recv,
+                              own->counts.data(), own->offsets.data(), Byte(), comm_,
+                              &own->request);
     });
   }
 

@@ -173,7 +173,6 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Get_library_version", &library_version_);
   find("MPI_Iallgather", &iallgather);
   find("MPI_Iallgatherv", &iallgatherv);
-  find("MPI_Ialltoall", &ialltoall);
   find("MPI_Ialltoallv", &ialltoallv);
   find("MPI_Ibcast", &ibcast);
   find("MPI_Test", &test);

@@ -63,7 +63,6 @@ class MpiLibrary {
   int (*iallgather)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
   int (*iallgatherv)(const void*, int, MpiHandle, void*, const int*, const int*, MpiHandle,
                      MpiHandle, MpiHandle*);
-  int (*ialltoall)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
   int (*ialltoallv)(const void*, const int*, const int*, MpiHandle, void*, const int*, const int*,
                     MpiHandle, MpiHandle, MpiHandle*);
   int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);

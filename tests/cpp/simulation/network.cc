@@ -74,6 +74,7 @@ class SimGroup : public PeerGroup {
     return Start("alltoall " + std::to_string(bytes), {send, bytes * size_}, to, -1,
                  [=, n = size_, own = rank_](const std::vector<Side>& sides) {
                    for (int r = 0; r < n; ++r) {
+                     if (r == own) continue;
                      Copy(recv, r * bytes, sides[r].sent.data() + own * bytes, bytes);
                    }
                  });

@@ -1,0 +1,136 @@
+"""Times the collectives between hosts made of namespaces, on links of a given rate.
+
+    python benchmarks/bench_hosts.py --ranks 1,1 2,2 --rates 1gbit 10gbit
+    python benchmarks/bench_hosts.py --libraries old/lib smddp_tf/lib --rounds 5
+
+Needs root, or rights to make network namespaces. Each case runs in a job of its own, so several
+libraries take turns; a row has the median of the rounds' medians, the smallest and the largest, and
+how many times as long as the bytes take on the link. "buckets" cuts the 102 MB of ResNet-50's
+gradients as a training step does: 1 MiB, then 32 MiB each.
+"""
+
+import argparse
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "hosts"))
+
+RESNET = 102_228_128
+CASES = {"1K": 1 << 10, "64K": 64 << 10, "1M": 1 << 20, "resnet50": RESNET, "buckets": RESNET}
+FIRST_BUCKET, BUCKET = 1 << 20, 32 << 20
+BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
+
+
+def pieces(case):
+    """Return the ranges of bytes that are reduced together."""
+    total = CASES[case]
+    if case != "buckets":
+        return [(0, total)]
+    cuts = [0, *range(FIRST_BUCKET, total, BUCKET), total]
+    return list(zip(cuts, cuts[1:], strict=False))
+
+
+def measure(core, np, case, args):
+    """Return the times of a case on this rank: as many, and for as long, as asked for."""
+    data = np.arange(CASES[case] // 4, dtype=np.float32) % 97 * (core.rank + 1)
+    want = np.arange(CASES[case] // 4, dtype=np.float32) % 97 * (core.size * (core.size + 1) // 2)
+    parts = [data[a // 4 : b // 4] for a, b in pieces(case)]
+    times, flag = [], np.zeros(1, np.int32)
+    for part in parts:
+        core.allreduce(part)
+    if not np.array_equal(data, want):
+        raise AssertionError(f"{case}: wrong sums on rank {core.rank}")
+    data[:] = 0  # repeated sums in place would grow without end
+    begin = time.perf_counter()
+    while not flag[0]:
+        core.barrier()
+        start = time.perf_counter()
+        for part in parts:
+            core.allreduce(part)
+        times.append(time.perf_counter() - start)
+        enough = len(times) >= args.repeats and time.perf_counter() - begin > args.seconds
+        flag[0] = core.rank == 0 and enough
+        core.allreduce(flag)
+    return times
+
+
+def worker(args):
+    """Run the cases on this rank; rank 0 prints the rows."""
+    import numpy as np
+    from core import Core
+
+    core = Core()
+    for case in args.cases:
+        times = measure(core, np, case, args)
+        if core.rank == 0:
+            print(json.dumps({"case": case, "med": statistics.median(times), "n": len(times)}))
+    core.shutdown()
+
+
+def link_seconds(case, hosts, rate):
+    """Return how long the bytes that a host sends take on its link."""
+    bits = float(rate[:-4]) * BITS[rate[-4].lower()]
+    return CASES[case] * 2 * (hosts - 1) / hosts * 8 / bits
+
+
+def run_job(hosts, ranks, library, args):
+    """Return case -> seconds of one job."""
+    program = [sys.executable, __file__, "--worker", "--seconds", args.seconds]
+    program += ["--repeats", args.repeats, "--cases"]
+    env = {"SMDDP_LIBRARY_DIR": str(pathlib.Path(library).resolve()), "OMP_NUM_THREADS": "1"}
+    output = hosts.mpirun(ranks, [*program, *args.cases], timeout=600, env=env)
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"case"')]
+    return {row["case"]: row["med"] for row in rows}
+
+
+def compare(ranks, rate, args):
+    """Run the libraries in turn and print a row for each case and library."""
+    from namespaces import Hosts
+
+    found = {library: {case: [] for case in args.cases} for library in args.libraries}
+    with Hosts(len(ranks), rate=rate) as hosts:
+        for _ in range(args.rounds):
+            for library in args.libraries:
+                for case, seconds in run_job(hosts, ranks, library, args).items():
+                    found[library][case].append(seconds)
+    shape = "+".join(map(str, ranks))
+    for case in args.cases:
+        link = link_seconds(case, len(ranks), rate)
+        for library in args.libraries:
+            times = sorted(found[library][case])
+            middle = statistics.median(times)
+            low, high = times[0] * 1e3, times[-1] * 1e3
+            ratio = f"{middle / link:.2f}x of the link" if CASES[case] >= 1 << 20 else ""
+            print(
+                f"| {shape} | {rate} | {case} | {library} | {middle * 1e3:.3f} ms "
+                f"({low:.3f}-{high:.3f}) | {ratio} |",
+                flush=True,
+            )
+
+
+def main():
+    """Parse the arguments; see the top of this file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", nargs="+", default=["1,1"], help="of each host: 1,1 or 2,2")
+    parser.add_argument("--rates", nargs="+", default=["1gbit", "10gbit"], help="as tc writes them")
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--libraries", nargs="+", default=[str(ROOT / "smddp_tf" / "lib")])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5, help="of each case, at least")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each case, at least")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args)
+        return
+    for ranks in args.ranks:
+        for rate in args.rates:
+            compare([int(n) for n in ranks.split(",")], rate, args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Hosts on one machine: Linux namespaces joined by a bridge, for tests and benchmarks.
+
+    with Hosts(2, rate="1gbit") as hosts:
+        output = hosts.mpirun([2, 1], ["python", "body.py"], timeout=60)
+
+Each host has a network with an address of its own, a host name, processes, and /dev/shm. A switch,
+one more network, has the bridge; mpirun runs there, so nothing listens or sends in the network of
+whoever runs this. A host is a process that waits for the end of its input: when it ends, or its
+parent does in whatever way, the kernel ends all processes of that host and removes its devices.
+"""
+
+import functools
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+SUBNET = "10.213.37"
+BIN = pathlib.Path(sys.executable).parent
+# How a host starts: its own name and /dev/shm, then it says so, and waits.
+HOST = 'hostname "$0" && mount -t tmpfs -o size=64m tmpfs /dev/shm && echo ready && exec cat'
+# What mpirun calls instead of ssh: HOST COMMAND...
+AGENT = """#!/bin/sh
+folder=$(dirname "$0")
+host=$1
+shift
+exec nsenter -t "$(cat "$folder/$host")" -n -m -u -p -- sh -c "$*"
+"""
+# Byte transfer over the hosts' network alone. Ranks may share cores.
+OVER_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include"]
+
+
+class HostsError(RuntimeError):
+    """Hosts could not be made, or a program on them failed; the message has its output."""
+
+
+def _run(*words) -> str:
+    result = subprocess.run(
+        [str(word) for word in words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    if result.returncode != 0:
+        raise HostsError(f"{' '.join(map(str, words))}: {result.stdout.strip()}")
+    return result.stdout
+
+
+class _Holder:
+    """A process that keeps namespaces; its first child is process 1 of them."""
+
+    def __init__(self, flags, script, name):
+        command = ["unshare", *flags, "-p", "-f", "--mount-proc", "--kill-child", "sh", "-c"]
+        self._process = subprocess.Popen(
+            [*command, script, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        heard, _, _ = select.select([self._process.stdout], [], [], 20)
+        said = self._process.stdout.readline().strip() if heard else "no answer in 20 s"
+        if said != "ready":
+            self.end()
+            raise HostsError(f"unshare: {said}")
+        own = self._process.pid
+        children = pathlib.Path(f"/proc/{own}/task/{own}/children").read_text().split()
+        self.pid = int(children[0])
+
+    def end(self) -> None:
+        """Ends every process in these namespaces."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+        self._process.stdout.close()
+
+
+class Hosts:
+    """So many hosts, until the end of a `with` block.
+
+    Args:
+      count: how many; they are named host1, host2, ...
+      rate: of each host's link in each direction, as tc writes it; None: as fast as the kernel.
+    """
+
+    def __init__(self, count, rate=None):
+        self.count, self._rate = count, rate
+        self.names = [f"host{i + 1}" for i in range(count)]
+        self.addresses = [f"{SUBNET}.{i + 1}" for i in range(count)]
+        self._holders = []
+
+    def __enter__(self):
+        self._folder = tempfile.TemporaryDirectory(prefix="hosts")
+        try:
+            self._make()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self._end()
+
+    def _make(self) -> None:
+        agent = pathlib.Path(self._folder.name, "agent")
+        agent.write_text(AGENT)
+        agent.chmod(0o755)
+        self._switch = self._hold("switch")
+        self._ip(self._switch, "link", "add", "br0", "type", "bridge")
+        self._ip(self._switch, "addr", "add", f"{SUBNET}.254/24", "dev", "br0")
+        self._ip(self._switch, "link", "set", "br0", "up")
+        for i, name in enumerate(self.names):
+            host = self._hold(name)
+            pathlib.Path(self._folder.name, self.addresses[i]).write_text(str(host.pid))
+            port = f"port{i + 1}"
+            ends = [port, "type", "veth", "peer", "name", "eth0", "netns", host.pid]
+            self._ip(self._switch, "link", "add", *ends)
+            self._ip(self._switch, "link", "set", port, "master", "br0", "up")
+            self._ip(host, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
+            self._ip(host, "link", "set", "eth0", "up")
+            if self._rate is not None:
+                self._limit(self._switch, port)
+                self._limit(host, "eth0")
+
+    def _hold(self, name) -> _Holder:
+        self._holders.append(_Holder(["-n", "-m", "-u"], HOST, name))
+        self._ip(self._holders[-1], "link", "set", "lo", "up")
+        return self._holders[-1]
+
+    def _ip(self, holder, *words) -> str:
+        return _run("nsenter", "-t", holder.pid, "-n", "ip", *words)
+
+    def _limit(self, holder, device) -> None:
+        bucket = ["tbf", "rate", self._rate, "burst", "256kb", "latency", "50ms"]
+        _run(
+            "nsenter", "-t", holder.pid, "-n", "tc", "qdisc", "add", "dev", device, "root", *bucket
+        )
+
+    def _end(self) -> None:
+        for holder in reversed(self._holders):
+            holder.end()
+        self._holders.clear()
+        self._folder.cleanup()
+
+    def pids(self) -> list:
+        """Of each host's process 1."""
+        return [holder.pid for holder in self._holders[1:]]
+
+    def sent(self) -> list:
+        """The bytes that each host has sent so far, with headers of packets."""
+        counts = []
+        for holder in self._holders[1:]:
+            lines = pathlib.Path(f"/proc/{holder.pid}/net/dev").read_text().splitlines()
+            fields = next(line for line in lines if line.strip().startswith("eth0:")).split()
+            counts.append(int(fields[9]))
+        return counts
+
+    def mpirun(self, ranks, program, *, timeout, env=None, mpirun=None, options=()) -> str:
+        """Runs a program, ranks[i] times on host i, to its end, and returns its output.
+
+        Raises HostsError if it fails, or does not end within `timeout` seconds.
+        """
+        mpirun = str(mpirun or BIN / "mpirun")
+        places = ",".join(f"{a}:{n}" for a, n in zip(self.addresses, ranks, strict=True) if n)
+        agent = pathlib.Path(self._folder.name, "agent")
+        command = ["nsenter", "-t", str(self._switch.pid), "-n", mpirun, "-np", str(sum(ranks))]
+        command += ["-H", places, "--mca", "plm_rsh_agent", str(agent), *OVER_TCP, "eth0"]
+        command += ["--bind-to", "none", *options, *map(str, program)]
+        keep = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_"))}
+        keep["PATH"] = f"{pathlib.Path(mpirun).parent}{os.pathsep}{keep.get('PATH', '')}"
+        keep.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**keep, "TMPDIR": self._folder.name, **(env or {})},
+            start_new_session=True,
+        )
+        output, late = self._wait(process, timeout)
+        if late or process.returncode != 0:
+            reason = f"did not end within {timeout} s" if late else f"exit {process.returncode}"
+            raise HostsError(f"{' '.join(map(str, program))}: {reason}\n{output[-8000:]}")
+        return output
+
+    def _wait(self, process, timeout) -> tuple:
+        try:
+            return process.communicate(timeout=timeout)[0], False
+        except subprocess.TimeoutExpired:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, number)
+                    return process.communicate(timeout=10)[0], True
+                except (ProcessLookupError, subprocess.TimeoutExpired):
+                    time.sleep(0)
+            return "", True
+
+
+@functools.cache
+def why_not() -> str:
+    """Why this process cannot make hosts; "" if it can. Tries it, with a limited link."""
+    try:
+        with Hosts(1, rate="1gbit"):
+            return ""
+    except (HostsError, OSError, subprocess.TimeoutExpired) as problem:
+        return f"no hosts of namespaces: {problem}"
