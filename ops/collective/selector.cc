@@ -2,9 +2,10 @@
 
 #include "collective/device/staged.h"
 #include "collective/host/allreduce.h"
-#include "collective/host/cross_node_move.h"
+#include "collective/host/cross_node_alltoall.h"
 #include "collective/host/exchange.h"
 #include "collective/host/hierarchical_allgather.h"
+#include "collective/host/hierarchical_broadcast.h"
 #include "collective/host/hierarchical_reduce_scatter.h"
 #include "collective/host/joined_move.h"
 #include "collective/host/move.h"
@@ -57,7 +58,7 @@ const Entry kTable[] = {
     {"single_copy_broadcast", Kind::kBroadcast, SingleCopyMove::Cannot, RejectUnlessMidSized,
      New<SingleCopyMove>},
     {"shm_broadcast", Kind::kBroadcast, OneNodeOnly, Never, New<ShmBroadcast>},
-    {"cross_node_broadcast", Kind::kBroadcast, SeveralNodes, Never, New<CrossNodeBroadcast>},
+    {"hierarchical_broadcast", Kind::kBroadcast, SeveralNodes, Never, New<HierarchicalBroadcast>},
     {"single_copy_allgather", Kind::kAllgather, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_allgather", Kind::kAllgather, OneNodeOnly, Never, New<ShmAllgather>},

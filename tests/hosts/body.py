@@ -108,13 +108,16 @@ def traffic(core):
     wide, narrow = np.zeros(each // 4, np.float32), np.zeros(each, np.uint8)
     half = np.zeros(each // 2, np.uint16)
     rows = np.zeros((core.size * 64, each // core.size // 256), np.float32)
-    return {
+    found = {
         "float32": measured(sums, core.allreduce, wide),
         "uint8": measured(sums, core.allreduce, narrow),
         "bfloat16": measured(sums, core.allreduce, half, dtype=c.BFLOAT16),
         "allgather": measured(each * here * (core.nodes - 1), core.allgather, wide),
         "reducescatter": measured(rows.nbytes * away / core.size, core.reducescatter, rows),
     }
+    # The last rank's host sends to the others.
+    sent = measured(each * (core.nodes - 1), core.run, c.BROADCAST, wide, root=core.size - 1)
+    return {**found, "broadcast": sent} if core.node == core.nodes - 1 else found
 
 
 def main():
