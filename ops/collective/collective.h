@@ -13,6 +13,7 @@
 #include "collective/request.h"
 #include "core/status.h"
 #include "core/topology.h"
+#include "transport/device_group.h"
 #include "transport/peer_group.h"
 #include "transport/shm/shm_group.h"
 
@@ -35,6 +36,8 @@ struct ChannelResources {
   uint64_t next_chunk = 0;               // the same on all ranks between operations
   uint64_t mismatches = 0;               // the same on all ranks of the node
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeMove
+  DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
+  LaunchTurn* turn = nullptr;            // of this process; null exactly if `devices` is
   HostBuffer staging;                    // for tensors in the memory of a device; see Staged
 };
 
