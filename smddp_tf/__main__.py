@@ -81,6 +81,7 @@ def _lines() -> list:
         f"built by: {core.smddp_build().decode()}",
         f"instruction set: {stats['isa']}",
         f"MPI: {_mpi(stats['mpi'])}",
+        f"NCCL: {native.nccl()}",
         *_tensorflow_lines(),
     ]
 

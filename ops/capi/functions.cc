@@ -21,6 +21,7 @@
 #include "engine/communicator.h"
 #include "engine/part_sizes.h"
 #include "kernels/cpu/reduce.h"
+#include "transport/nccl/library.h"
 
 using namespace smddp;  // this file has the C functions only
 
@@ -35,6 +36,7 @@ namespace {
 // may still call into it while the process exits.
 std::mutex init_mutex;
 std::atomic<Communicator*> communicator{nullptr};
+std::string suggested_nccl;  // protected by init_mutex
 
 Status NotInitialized() {
   return {Code::kNotInitialized,
@@ -88,12 +90,21 @@ smddp_request Simple(int kind, const char* name) {
   return request;
 }
 
+std::shared_ptr<const NcclLibrary> FindNccl(const Config& config, std::string* why) {
+  return NcclLibrary::Open(config.nccl_library, config.nccl_hint, why);
+}
+
 Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   std::lock_guard<std::mutex> lock(init_mutex);
   if (communicator != nullptr) return {};
   Config config;
   Status status = Config::FromEnvironment(&config);
   if (!status.ok()) terms.problem = status.message();
+  config.nccl_hint = suggested_nccl;
+  std::string why;
+  if (config.nccl == "required" && terms.problem.empty() && FindNccl(config, &why) == nullptr) {
+    terms.problem = "SMDDP_NCCL=required, but it cannot be used: " + why;
+  }
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
 
@@ -174,6 +185,23 @@ const char* smddp_build(void) {
   static const std::string text = compiler + " for " SMDDP_MACHINE " and glibc " +
                                   std::to_string(__GLIBC__) + "." +
                                   std::to_string(__GLIBC_MINOR__) + ", with " + CompiledIsas();
+  return text.c_str();
+}
+
+void smddp_suggest_nccl(const char* path) {
+  std::lock_guard<std::mutex> lock(init_mutex);
+  suggested_nccl = path;
+}
+
+const char* smddp_nccl(void) {
+  std::lock_guard<std::mutex> lock(init_mutex);
+  static std::string text;
+  Config config;
+  Status status = Config::FromEnvironment(&config);
+  config.nccl_hint = suggested_nccl;
+  std::string why = status.message();
+  auto library = status.ok() ? FindNccl(config, &why) : nullptr;
+  text = library != nullptr ? library->VersionText() + ": " + library->path : "none: " + why;
   return text.c_str();
 }
 

@@ -53,6 +53,11 @@ SMDDP_EXPORT int smddp_is_homogeneous(void);
 SMDDP_EXPORT const char* smddp_version(void);
 // One line for bug reports: compiler, glibc, architecture and SIMD levels.
 SMDDP_EXPORT const char* smddp_build(void);
+// One line for bug reports: NCCL's version and path, or why it cannot be used. Opens it.
+SMDDP_EXPORT const char* smddp_nccl(void);
+// Where an NCCL may be, for a process that has loaded none and does not set SMDDP_NCCL_LIBRARY. To
+// be called before smddp_init.
+SMDDP_EXPORT void smddp_suggest_nccl(const char* path);
 SMDDP_EXPORT void smddp_warn(const char* text);  // writes one line to the log
 // The message of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);

@@ -14,6 +14,7 @@
 #include "collective/staging.h"
 #include "core/status.h"
 #include "core/topology.h"
+#include "transport/device_group.h"
 #include "transport/peer_group.h"
 #include "transport/shm/shm_group.h"
 
@@ -37,6 +38,8 @@ struct ChannelResources {
   uint64_t next_chunk = 0;               // the same on all ranks between operations
   uint64_t mismatches = 0;               // the same on all ranks of the node
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeAlltoall
+  DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
+  LaunchTurn* turn = nullptr;            // of this process; null exactly if `devices` is
   HostBuffer staging;                    // for tensors in the memory of a device; see Staged
 };
 

@@ -4,7 +4,8 @@ namespace smddp {
 
 bool ServedByJoinedNodes(const Request& request) {
   bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
-  return request.kind == Kind::kBarrier || (request.kind == Kind::kAllreduce && sums);
+  return request.kind == Kind::kBarrier || request.kind == Kind::kVote ||
+         (request.kind == Kind::kAllreduce && sums);
 }
 
 Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<char>* memory) {
@@ -25,7 +26,7 @@ Request JoinedRequest(const SlotHeader& peer, const Topology& topo, std::vector<
   bool receives = request.kind == Kind::kBroadcast && request.root != topo.job_ranks[topo.rank];
   bool serves = ServedByJoinedNodes(request) || (topo.num_nodes == 1 && (gathers || receives));
   if (!serves) request.joined.signature = ~peer.signature;
-  if (serves && request.kind == Kind::kAllreduce) {
+  if (serves && (request.kind == Kind::kAllreduce || request.kind == Kind::kVote)) {
     memory->assign(peer.count * Info(request.dtype).size, 0);
     request.tensors = {{memory->data(), memory->data(), {static_cast<int64_t>(peer.count)}}};
   }

@@ -51,7 +51,7 @@ size_t Request::count() const {
 }
 
 size_t Request::joined_count() const {
-  if (kind == Kind::kAllreduce) return count();
+  if (kind == Kind::kAllreduce || kind == Kind::kVote) return count();
   return part_bytes.empty() ? 0 : *std::min_element(part_bytes.begin(), part_bytes.end());
 }
 
@@ -72,6 +72,7 @@ SpanList Request::Spans() const {
 
 uint64_t Request::Key() const {
   if (has_joined()) return joined.key;
+  if (subject != nullptr) return subject->Key();
   Hash hash;
   hash.Bytes(name.data(), name.size());
   // The sizes gathered before an allgather are sent under the same name.
@@ -83,6 +84,10 @@ uint64_t Request::Signature() const {
   if (has_joined()) return joined.signature;
   Hash hash;
   hash.Add(static_cast<int>(kind));
+  if (subject != nullptr) {
+    hash.Add(subject->Signature());
+    return hash.value();
+  }
   hash.Add(static_cast<int>(dtype));
   hash.Add(static_cast<int>(op));
   hash.Add(root);
@@ -108,6 +113,7 @@ uint64_t Request::Signature() const {
 // Called for every operation, so it avoids a stream, which costs as much as a small collective.
 std::string Request::Title() const {
   if (has_joined()) return "join(): no more data, so only sums and averages are served";
+  if (subject != nullptr) return subject->Title();
   std::string title;
   if (plan != 0) {
     title.append("gradient bucket ").append(std::to_string(bucket)).append(" of '").append(name);
@@ -120,6 +126,7 @@ std::string Request::Title() const {
 }
 
 std::string Request::Describe() const {
+  if (subject != nullptr) return subject->Describe();
   std::ostringstream out;
   out << Title();
   if (has_joined()) return out.str() + "\n";
@@ -145,7 +152,7 @@ std::string Request::Describe() const {
 
 const char* KindName(Kind kind) {
   constexpr const char* kNames[] = {"allreduce", "broadcast",     "allgather", "barrier",
-                                    "alltoall",  "reducescatter", "allgather"};
+                                    "alltoall",  "reducescatter", "allgather", "vote"};
   return kNames[static_cast<int>(kind)];
 }
 

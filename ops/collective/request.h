@@ -23,6 +23,9 @@ enum class Kind : int {
   // An allgather of a few integers, equally many from each rank, before a collective of parts whose
   // sizes differ (engine/part_sizes.h). Zeros stand in for a rank that has joined.
   kPartSizes = 6,
+  // Whether all ranks can let their devices run a collective (collective/device/vote.h): an
+  // allreduce of one integer. Zeros stand in for a rank that has joined.
+  kVote = 7,
 };
 
 // Horovod's numbers.
@@ -69,6 +72,10 @@ struct Request {
   uint64_t run = 0;
   int bucket = -1;
   std::shared_ptr<const std::string> plan_text;
+
+  // Of a vote: the request that is voted on, by which the ranks match and describe the vote. It
+  // must outlive this one.
+  const Request* subject = nullptr;
 
   // Set on a rank that has joined (collective/joined.h), from a peer's header.
   struct Joined {

@@ -1,6 +1,8 @@
 #include "collective/selector.h"
 
+#include "collective/device/on_device.h"
 #include "collective/device/staged.h"
+#include "collective/device/vote.h"
 #include "collective/host/allreduce.h"
 #include "collective/host/cross_node_alltoall.h"
 #include "collective/host/exchange.h"
@@ -55,6 +57,8 @@ const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
     {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
     {"hierarchical", Kind::kAllreduce, SeveralNodes, Never, New<HierarchicalAllreduce>},
+    {"vote", Kind::kVote, OneNodeOnly, Never, New<VoteInNode>},
+    {"cross_node_vote", Kind::kVote, SeveralNodes, Never, New<VoteAcrossNodes>},
     {"single_copy_broadcast", Kind::kBroadcast, SingleCopyMove::Cannot, RejectUnlessMidSized,
      New<SingleCopyMove>},
     {"shm_broadcast", Kind::kBroadcast, OneNodeOnly, Never, New<ShmBroadcast>},
@@ -77,13 +81,20 @@ const Entry kTable[] = {
 std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Request* request,
                                            std::string* why) const {
   if (request->device != nullptr) {
-    if (why != nullptr) *why += "staged: " + request->memory + " memory\n";
-    return std::make_unique<Staged>(resources, request, [this, resources](const Request* host) {
+    auto make_host = [this, resources](const Request* host) {
       return Make(resources, host, nullptr);
-    });
+    };
+    std::string reason = OnDevice::Cannot(*resources, *request);
+    if (why != nullptr) {
+      *why += "on device: " + (reason.empty() ? "put to the vote" : reason) + "\n";
+      if (!reason.empty()) *why += "staged: taken\n";
+    }
+    if (reason.empty()) return std::make_unique<OnDevice>(resources, request, make_host);
+    return std::make_unique<Staged>(resources, request, make_host);
   }
   // A joined rank contributes zeros to an allreduce, and nothing to any other collective.
-  bool zeros = request->kind == Kind::kAllreduce && !request->tensors.empty();
+  bool sums = request->kind == Kind::kAllreduce || request->kind == Kind::kVote;
+  bool zeros = sums && !request->tensors.empty();
   if (request->has_joined() && !zeros) {
     return std::make_unique<JoinedMove>(resources, request);
   }

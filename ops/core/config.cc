@@ -67,10 +67,12 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
       ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
+      ReadWord("SMDDP_NCCL", {"auto", "off", "required"}, &config->nccl),
       ReadWord("SMDDP_ISA", kIsas, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),
   };
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
+  if (const char* path = std::getenv("SMDDP_NCCL_LIBRARY")) config->nccl_library = path;
   if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
   config->chunk_bytes = config->chunk_bytes / 256 * 256;  // keeps slots aligned for every dtype
   for (const Status& status : results) {

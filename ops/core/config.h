@@ -34,6 +34,12 @@ struct Config {
   std::string isa;
   // SMDDP_MPI_LIBRARY: path of the MPI library, instead of searching for one.
   std::string mpi_library;
+  // SMDDP_NCCL: auto: tensors on GPUs are reduced by NCCL where every rank can; off: never;
+  // required: it is an error if some rank cannot.
+  std::string nccl = "auto";
+  // SMDDP_NCCL_LIBRARY: path of the NCCL library, instead of searching for one.
+  std::string nccl_library;
+  std::string nccl_hint;  // no variable: where Python has found one, of the wheel
   // SMDDP_SINGLE_PROCESS: 1: processes started by a launcher other than mpirun are jobs of one rank
   // each; those of mpirun too, if all of them set it.
   bool single_process = false;

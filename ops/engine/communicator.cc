@@ -135,6 +135,7 @@ void Communicator::AnnounceDeparture(const std::function<bool()>& stop) {
 void Communicator::Leave(bool failed) {
   const bool broken = failed_;
   for (const auto& set : OwnSets()) set->StopProgress();
+  for (const auto& set : OwnSets()) set->CloseDevices(broken || failed || !set->Idle());
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
@@ -250,7 +251,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
   std::unique_ptr<Connection> connection;
-  status = ConnectSet(*context_, topology(), ranks, gather, &connection);
+  status = ConnectSet(context_.get(), topology(), ranks, gather, &connection);
   if (!status.ok()) return status;
 
   std::lock_guard<std::mutex> lock(sets_mutex_);
@@ -355,6 +356,7 @@ void Communicator::Break(const Status& failure, bool first) {
 std::string Communicator::StatsJson() const {
   ChannelStats direct, gradients;
   size_t staging = 0;
+  DeviceGroupStats devices;
   auto add = [](ChannelStats* sum, const ChannelStats& one) {
     sum->operations += one.operations;
     sum->bytes += one.bytes;
@@ -365,12 +367,15 @@ std::string Communicator::StatsJson() const {
     add(&direct, set->DirectStats());
     add(&gradients, set->GradientStats());
     staging += set->StagingBytes();
+    if (set->devices() != nullptr) devices.Add(set->devices()->stats());
   }
   std::ostringstream out;
   out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size << ", \"isa\": \""
       << IsaName() << "\", \"mpi\": \""
-      << (context_->mpi != nullptr ? context_->mpi->name() : "none")
-      << "\", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
+      << (context_->mpi != nullptr ? context_->mpi->name() : "none") << "\", \"nccl\": \""
+      << (devices.library.empty() ? "none" : devices.library)
+      << "\", \"nccl_collectives\": " << devices.reductions << ", \"nccl_bytes\": " << devices.bytes
+      << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes

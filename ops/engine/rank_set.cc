@@ -46,8 +46,16 @@ void RankSet::Fail(const Status& failure, Endings* endings) {
   plans_.Abandon(failure, endings);
 }
 
+void RankSet::CloseDevices(bool broken) {
+  DeviceGroup* devices = connection_->devices.get();
+  if (devices == nullptr) return;
+  if (broken) return devices->Abort();
+  devices->Close();
+}
+
 void RankSet::Close(const Status& reason) {
   StopProgress();
+  CloseDevices(false);
   Endings endings;
   Fail(reason, &endings);
   for (const auto& end : endings) end();

@@ -38,6 +38,7 @@ class RankSet {
   const Topology& topology() const { return connection_->topology; }
   ShmGroup* shm() const { return connection_->shm.get(); }
   Alarm* alarm() const { return connection_->alarm.get(); }
+  const DeviceGroup* devices() const { return connection_->devices.get(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
   // Runs an explicit collective; blocks until it is done.
@@ -61,6 +62,8 @@ class RankSet {
   void Fail(const Status& failure, Endings* endings);
   // After Fail; see Channel.
   bool AnnounceDeparture() { return direct_.AnnounceDeparture() & gradients_.AnnounceDeparture(); }
+  // Ends the group of the devices, which is not used afterwards; after StopProgress.
+  void CloseDevices(bool broken);
   // Closes the set; all members must call it, in the same order.
   void Close(const Status& reason);
 

@@ -94,4 +94,10 @@ def _never() -> bool:
     return False
 
 
-gloo_built = gloo_enabled = nccl_built = ddl_built = ccl_built = cuda_built = rocm_built = _never
+def nccl_built(verbose: bool = False) -> bool:
+    """Whether NCCL can be opened in this process; it reduces tensors on GPUs."""
+    del verbose
+    return not native.nccl().startswith("none")
+
+
+gloo_built = gloo_enabled = ddl_built = ccl_built = cuda_built = rocm_built = _never

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+import importlib.util
 import os
 import pathlib
 
@@ -77,6 +78,7 @@ def core() -> ctypes.CDLL:
     library.smddp_last_error.restype = ctypes.c_char_p
     library.smddp_version.restype = ctypes.c_char_p
     library.smddp_build.restype = ctypes.c_char_p
+    library.smddp_nccl.restype = ctypes.c_char_p
     library.smddp_stats_json.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     found = library.smddp_version().decode()
     if found != __version__:
@@ -84,7 +86,23 @@ def core() -> ctypes.CDLL:
             f"libsmddp.so is of version {found} but the Python package is {__version__}; rebuild "
             "with `make build` or reinstall the package"
         )
+    library.smddp_suggest_nccl(_nccl_of_a_wheel().encode())
     return library
+
+
+def _nccl_of_a_wheel() -> str:
+    """The path of the NCCL that tensorflow[and-cuda] brings; "" if it is not installed."""
+    found = importlib.util.find_spec("nvidia")  # a namespace of many wheels
+    for folder in (found.submodule_search_locations or ()) if found is not None else ():
+        path = pathlib.Path(folder) / "nccl" / "lib" / "libnccl.so.2"
+        if path.exists():
+            return os.fspath(path)
+    return ""
+
+
+def nccl() -> str:
+    """NCCL's version and path; or "none: " and why it cannot be used."""
+    return core().smddp_nccl().decode(errors="replace")
 
 
 def last_error() -> str:

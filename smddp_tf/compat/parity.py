@@ -138,7 +138,7 @@ DIFFERENCES = {
     "reducescatter": "uint8, int8 and bfloat16 too",
     "start_timeline": "a file for each rank",
     "start_profiler": "a Chrome trace for each rank",
-    "nccl_built": "False: a GPU's tensors are reduced on the host",
+    "nccl_built": "whether NCCL can be opened in this process",
     "cuda_built": "False: a GPU's tensors are reduced on the host",
     "shutdown": "init() cannot follow it under mpirun, since MPI begins once",
     "overlap": "the identity: reductions overlap without it",

@@ -19,7 +19,7 @@ using namespace smddp;
 // Device memory that is freed with this object.
 class DeviceMemory {
  public:
-  explicit DeviceMemory(size_t bytes) : address_(FakeAllocate(bytes)) {}
+  explicit DeviceMemory(size_t bytes, int device = 0) : address_(FakeAllocateOn(device, bytes)) {}
   ~DeviceMemory() { FakeFree(address_); }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;

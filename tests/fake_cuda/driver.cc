@@ -1,11 +1,13 @@
-// A libcuda.so.1 without a GPU: one device, whose memory is memory.h's, and whose streams are
-// threads that dawdle. It checks what a real driver would: that a context is current, that addresses
+// A libcuda.so.1 without a GPU: devices whose memory is memory.h's, and whose streams are threads
+// that dawdle. It checks what a real driver would: that a context is current, that addresses
 // are on the right side, and that handles are its own.
 //
 // FAKE_CUDA_DELAY=N    each piece of work takes up to N microseconds
 // FAKE_CUDA_FAIL=N     from the Nth copy on, counted from 1, the device is broken
 // FAKE_CUDA_NO_HOST=1  no pinned memory is left
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
+// FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
+// process's
 #include <unistd.h>
 
 #include <atomic>
@@ -34,6 +36,7 @@ enum Result {
   kNoDevice = 100,
   kInvalidContext = 201,
   kInvalidHandle = 400,
+  kNotReady = 600,
   kIllegalAddress = 700,
 };
 
@@ -44,7 +47,8 @@ long Setting(const char* name) {
 
 std::atomic<bool> initialized{false}, broken{false};
 std::atomic<long> copies{0};
-int the_context;  // only its address counts
+constexpr int kDevices = 8;
+int the_contexts[kDevices];  // only their addresses count
 thread_local std::vector<void*> contexts;
 
 // What an event waits for: set when the stream gets there.
@@ -60,6 +64,10 @@ struct Mark {
   void Wait() {
     std::unique_lock<std::mutex> lock(mutex);
     changed.wait(lock, [this] { return reached; });
+  }
+  bool Reached() {
+    std::lock_guard<std::mutex> lock(mutex);
+    return reached;
   }
 };
 
@@ -124,7 +132,7 @@ T* Known(std::set<void*>& handles, void* handle) {
 int Usable() {
   if (!initialized) return kNotInitialized;
   if (broken) return kIllegalAddress;
-  return contexts.empty() || contexts.back() != &the_context ? kInvalidContext : kSuccess;
+  return contexts.empty() ? kInvalidContext : kSuccess;
 }
 
 int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, bool to_device) {
@@ -162,22 +170,32 @@ EXPORT int cuGetErrorString(int error, const char** text) {
 EXPORT int cuPointerGetAttribute(void* value, int attribute, const void* address) {
   constexpr int kDeviceOrdinal = 9;
   if (attribute != kDeviceOrdinal || FakeIsDevice(address) == 0) return kInvalidValue;
-  *static_cast<int*>(value) = 0;
+  *static_cast<int*>(value) = FakeDeviceOf(address);
   return kSuccess;
 }
 
 EXPORT int cuDeviceGet(int* device, int ordinal) {
-  *device = 0;
-  return ordinal == 0 ? kSuccess : kInvalidValue;
+  *device = ordinal;
+  return ordinal >= 0 && ordinal < kDevices ? kSuccess : kInvalidValue;
 }
 
-EXPORT int cuDevicePrimaryCtxRetain(void** context, int) {
-  *context = &the_context;
+EXPORT int cuDeviceGetUuid(void* uuid, int device) {
+  constexpr size_t kBytes = 16;
+  std::memset(uuid, 0, kBytes);
+  long number = Setting("FAKE_CUDA_UUID");
+  if (number == 0) number = getpid();
+  std::memcpy(uuid, &number, sizeof number);
+  std::memcpy(static_cast<char*>(uuid) + sizeof number, &device, sizeof device);
+  return kSuccess;
+}
+
+EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
+  *context = &the_contexts[device];
   return initialized ? kSuccess : kNotInitialized;
 }
 
 EXPORT int cuCtxPushCurrent_v2(void* context) {
-  if (context != &the_context) return kInvalidContext;
+  if (context < &the_contexts[0] || context > &the_contexts[kDevices - 1]) return kInvalidContext;
   contexts.push_back(context);
   return kSuccess;
 }
@@ -186,6 +204,11 @@ EXPORT int cuCtxPopCurrent_v2(void** context) {
   if (contexts.empty()) return kInvalidContext;
   *context = contexts.back();
   contexts.pop_back();
+  return kSuccess;
+}
+
+EXPORT int cuCtxGetCurrent(void** context) {
+  *context = contexts.empty() ? nullptr : contexts.back();
   return kSuccess;
 }
 
@@ -258,6 +281,13 @@ EXPORT int cuEventSynchronize(void* handle) {
   if (event == nullptr) return kInvalidHandle;
   if (event->mark != nullptr) event->mark->Wait();
   return broken ? kIllegalAddress : kSuccess;
+}
+
+EXPORT int cuEventQuery(void* handle) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  auto* event = Known<Event>(Events(), handle);
+  if (event == nullptr) return kInvalidHandle;
+  return event->mark == nullptr || event->mark->Reached() ? kSuccess : kNotReady;
 }
 
 EXPORT int cuEventDestroy_v2(void* handle) {

@@ -12,6 +12,7 @@ namespace {
 struct Region {
   size_t size;
   char* bytes;
+  int device;
 };
 
 std::mutex mutex;
@@ -30,12 +31,14 @@ std::map<uintptr_t, Region>::iterator Find(uintptr_t address) {
 
 }  // namespace
 
-void* FakeAllocate(size_t bytes) {
+void* FakeAllocate(size_t bytes) { return FakeAllocateOn(0, bytes); }
+
+void* FakeAllocateOn(int device, size_t bytes) {
   size_t size = bytes + 1;  // empty tensors have addresses too
   auto* real = static_cast<char*>(std::calloc(size, 1));
   void* address = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   std::lock_guard<std::mutex> lock(mutex);
-  Regions()[reinterpret_cast<uintptr_t>(address)] = {size, real};
+  Regions()[reinterpret_cast<uintptr_t>(address)] = {size, real, device};
   return address;
 }
 
@@ -60,7 +63,10 @@ char* FakeBytes(const void* address) {
   return it->second.bytes + (key - it->first);
 }
 
-int FakeIsDevice(const void* address) {
+int FakeDeviceOf(const void* address) {
   std::lock_guard<std::mutex> lock(mutex);
-  return Find(reinterpret_cast<uintptr_t>(address)) != Regions().end();
+  auto it = Find(reinterpret_cast<uintptr_t>(address));
+  return it == Regions().end() ? -1 : it->second.device;
 }
+
+int FakeIsDevice(const void* address) { return FakeDeviceOf(address) >= 0 ? 1 : 0; }

@@ -7,11 +7,13 @@
 
 extern "C" {
 
-void* FakeAllocate(size_t bytes);
+void* FakeAllocate(size_t bytes);  // on device 0
+void* FakeAllocateOn(int device, size_t bytes);
 void FakeFree(void* address);
 // Where the bytes of device memory really are; a host address is returned as it is.
 char* FakeBytes(const void* address);
 int FakeIsDevice(const void* address);
+int FakeDeviceOf(const void* address);  // -1: the host's
 
 // Makes the device forget that it is broken (driver.cc).
 void FakeRepair(void);

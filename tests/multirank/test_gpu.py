@@ -1,47 +1,71 @@
-"""Tensors on a GPU: copied by TensorFlow, which is the default, and by our kernels.
+"""Tensors on a GPU: copied by TensorFlow, which is the default, by our kernels, or left to NCCL.
 
 The GPU is tests/fake_gpu: TensorFlow places tensors on it, its memory cannot be accessed by the
-host, and its streams are late. XLA cannot compile for it, so jit on a GPU is not tested.
+host, and its streams are late. tests/fake_nccl reduces there. XLA cannot compile for it, so jit on
+a GPU is not tested.
 """
 
 import sys
 
 import fake_gpu
+import launcher
 import pytest
 from bodies import collectives, exchange, gpu, process_sets, tape
 
-KERNELS = pytest.mark.parametrize("kernels", ["0", "1"])
+NCCL = str(launcher.ROOT / "build/fake_nccl/libnccl.so.2")
+WAYS = {
+    "copied by TensorFlow": {"SMDDP_GPU_KERNELS": "0"},
+    "staged": {"SMDDP_GPU_KERNELS": "1", "SMDDP_NCCL": "off"},
+    "by NCCL": {
+        "SMDDP_GPU_KERNELS": "1",
+        "SMDDP_NCCL": "required",
+        "SMDDP_NCCL_LIBRARY": NCCL,
+        "FAKE_NCCL_DELAY": "200",
+    },
+}
 
 
-def _run(job, body, ranks, python, kernels, **env):
-    env |= {"SMDDP_GPU_KERNELS": kernels, "FAKE_CUDA_DELAY": "200"}
-    env["FAKE_GPU_LIBRARY"] = fake_gpu.library(python)
+def _env(python, way):
+    env = WAYS[way] | {"FAKE_CUDA_DELAY": "200"}
+    return env | {"FAKE_GPU_LIBRARY": fake_gpu.library(python)}
+
+
+def _run(job, body, ranks, python, way, **env):
+    env = _env(python, way) | env
     return job(body, ranks, python=python, env=env, timeout=120).check(ranks)
 
 
-@KERNELS
-def test_where_results_are(job, python, kernels):
-    """Floats on the GPU, int32 in host memory."""
-    _run(job, gpu.where_results_are, 2, python, kernels)
-
-
-@KERNELS
-def test_every_collective_in_a_function(job, python, kernels):
-    """Between kernels that are late."""
-    _run(job, gpu.every_collective_in_a_function, 3, python, kernels)
-
-
-@KERNELS
-def test_trains_as_one_process(job, python, kernels):
-    """A gradient plan of several buckets."""
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way(job, python, way):
+    """Each kind of collective behind late kernels, and a gradient plan of several buckets."""
     env = {"SMDDP_FIRST_BUCKET_BYTES": "16", "SMDDP_BUCKET_BYTES": "40"}
-    _run(job, gpu.trains_as_one_process, 3, python, kernels, **env)
+    results = _run(job, gpu.every_way, 3, python, way, **env)
+    by_nccl = [result["nccl_collectives"] for result in results.values()]
+    assert all(count > 20 if way == "by NCCL" else count == 0 for count in by_nccl), by_nccl
 
 
-@KERNELS
-def test_ranks_differ_in_where_tensors_are(job, python, kernels):
-    """A mismatch, unless TensorFlow has copied them all to the CPU."""
-    _run(job, gpu.ranks_differ_in_where_tensors_are, 2, python, kernels)
+def test_ranks_on_one_gpu(job):
+    """NCCL cannot connect them: the host reduces, or, where it is required, all have an error."""
+    for setting in ("auto", "required"):
+        env = {"SMDDP_NCCL": setting, "FAKE_CUDA_UUID": "7"}
+        _run(job, gpu.one_gpu(setting), 2, sys.executable, "by NCCL", **env)
+
+
+def test_no_nccl_where_it_is_required(job):
+    """Said at init(), on all ranks."""
+    env = {"SMDDP_NCCL": "required", "SMDDP_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
+    job(gpu.no_nccl(), 2, env=env).check(2)
+
+
+def test_a_rank_dies_while_nccl_reduces(job):
+    """The kernels of the others wait for it; they are stopped, and the rank is named."""
+    env = _env(sys.executable, "by NCCL")
+    result = job(gpu.dies_while_nccl_reduces, 3, env=env, timeout=60, cold=True)
+    assert not result.timed_out, result.output[-4000:]
+    # mpirun may end a survivor before its script reports, but the sentence is always there.
+    assert "rank 1 (process" in result.output, result.output[-4000:]
+    for survivor in result.results.values():
+        assert survivor["error"] == "UnknownError" and survivor["seconds"] < 5, survivor
 
 
 BODIES = {
@@ -57,7 +81,7 @@ BODIES = {
 def test_what_is_tested_on_the_cpu(job, name):
     """All dtypes and ways, with a GPU in the process and our kernels for it."""
     body, ranks = BODIES[name]
-    _run(job, body, ranks, sys.executable, "1")
+    _run(job, body, ranks, sys.executable, "by NCCL")
 
 
 def test_kernels_without_a_gpu(job, python):
@@ -69,12 +93,13 @@ def test_pin_gpu(job, python):
     """Each rank its own; not once devices have been used."""
     own = gpu.pin_gpu(["/physical_device:GPU:0", "/physical_device:GPU:1"])
     for body in (own, gpu.pin_gpu_too_late):
-        _run(job, body, 2, python, "0", FAKE_GPU_COUNT="2")
+        _run(job, body, 2, python, "copied by TensorFlow", FAKE_GPU_COUNT="2")
 
 
 def test_pin_gpu_with_more_ranks_than_gpus(job):
     """Says so, unless the launcher has chosen a GPU for each rank."""
     mine = ["/physical_device:GPU:0", "2 ranks run on this node, and TensorFlow sees 1 GPU"]
-    _run(job, gpu.pin_gpu(mine), 2, sys.executable, "0")
+    _run(job, gpu.pin_gpu(mine), 2, sys.executable, "copied by TensorFlow")
     body = gpu.pin_gpu([mine[0]] * 2)
-    _run(job, body, 2, sys.executable, "0", CUDA_VISIBLE_DEVICES="0")
+    way = "copied by TensorFlow"
+    _run(job, body, 2, sys.executable, way, CUDA_VISIBLE_DEVICES="0")

@@ -1,8 +1,5 @@
 #include "collective/device/staged.h"
 
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <numeric>
 #include <string>
 #include <utility>  // for move
@@ -61,43 +58,6 @@ size_t OutputBytes(const Request& request, const TensorArg& tensor, const Topolo
 bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroadcast; }
 
 }  // namespace
-
-// Shared with the device, which may outlive the collective if it never ends a copy.
-class Staged::PendingCopy {
- public:
-  PendingCopy(ShmGroup* shm, std::shared_ptr<char> memory)
-      : shm_(shm), memory_(std::move(memory)) {}
-
-  void Finish(const Status& status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    status_ = status;
-    over_ = true;
-    changed_.notify_all();
-    // The thread that advances this collective may be asleep.
-    if (shm_ != nullptr) shm_->RingSelf();
-  }
-  bool Poll(Status* status) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (over_) *status = status_;
-    return over_;
-  }
-  // False if the copy has not ended in time; it then no longer refers to the job.
-  bool Abandon(double seconds) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    auto limit = std::chrono::duration<double>(seconds);
-    bool over = changed_.wait_for(lock, limit, [this] { return over_; });
-    shm_ = nullptr;
-    return over;
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  ShmGroup* shm_;
-  std::shared_ptr<char> memory_;
-  bool over_ = false;
-  Status status_;
-};
 
 Staged::Staged(ChannelResources* resources, const Request* request, MakeHost make_host)
     : resources_(resources), request_(request), make_host_(std::move(make_host)) {}
@@ -166,7 +126,7 @@ Progress Staged::Advance() {
   if (host_ == nullptr) {
     Status allocated = Allocate();
     if (!allocated.ok()) return Conclude(allocated);
-    copy_ = std::make_shared<PendingCopy>(resources_->shm, memory_);
+    copy_ = std::make_shared<PendingWork>(resources_->shm, memory_);
     request_->device->CopyToHost(Inputs(), request_->ready,
                                  [copy = copy_](const Status& status) { copy->Finish(status); });
     return Progress::kSome;
@@ -175,7 +135,7 @@ Progress Staged::Advance() {
   Progress progress = host_->Advance();
   if (progress != Progress::kDone) return progress;
   if (!host_->status().ok()) return Conclude(host_->status());
-  copy_ = std::make_shared<PendingCopy>(resources_->shm, memory_);
+  copy_ = std::make_shared<PendingWork>(resources_->shm, memory_);
   request_->device->CopyFromHost(Outputs(),
                                  [copy = copy_](const Status& status) { copy->Finish(status); });
   return Progress::kSome;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "collective/collective.h"
+#include "collective/device/pending_work.h"
 #include "core/device.h"
 
 namespace smddp {
@@ -37,8 +38,6 @@ class Staged : public Collective {
   void Abort() override;
 
  private:
-  class PendingCopy;
-
   Status Allocate();
   std::vector<DeviceCopy> Inputs() const;
   std::vector<DeviceCopy> Outputs() const;
@@ -49,7 +48,7 @@ class Staged : public Collective {
   MakeHost make_host_;
   Request staged_;  // the same on the host
   std::shared_ptr<char> memory_;
-  std::shared_ptr<PendingCopy> copy_;  // in flight; null between copies
+  std::shared_ptr<PendingWork> copy_;  // in flight; null between copies
   std::unique_ptr<Collective> host_;
   bool done_ = false;
   Status status_;

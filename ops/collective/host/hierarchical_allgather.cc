@@ -85,12 +85,11 @@ void HierarchicalAllgather::Stage(size_t i) {
 }
 
 bool HierarchicalAllgather::Combine(size_t i) {
-  if (shm_->rank() < topo_.owners) {
-    while (status().ok() && finished_ <= i && (StartNext() || FinishOldest())) NoteProgress();
-    if (!status().ok() || finished_ <= i) return false;
-    CopyCarried(i, shm_->rank());
-  }
+  if (shm_->rank() >= topo_.owners) return true;
+  while (status().ok() && finished_ <= i && (StartNext() || FinishOldest())) NoteProgress();
+  if (!status().ok() || finished_ <= i) return false;
   CopyPiece(i, topo_.rank, Staged(i, shm_->rank()));
+  CopyCarried(i, shm_->rank());
   return true;
 }
 
@@ -150,6 +149,9 @@ bool HierarchicalAllgather::FinishOldest() {
 }
 
 void HierarchicalAllgather::Unpack(size_t i, int owner) {
+  // Only owners know before that the nodes agree, and tensors may be modified.
+  bool first = owner == 0 && shm_->rank() >= topo_.owners;
+  if (first) CopyPiece(i, topo_.rank, Staged(i, shm_->rank()));
   CopyPiece(i, topo_.nodes[topo_.node][owner], Staged(i, owner));
   if (owner < topo_.owners) CopyCarried(i, owner);
 }

@@ -55,14 +55,17 @@ void HierarchicalBroadcast::Stage(size_t i) {
   if (topo_.rank != root_ || shm_->size() == 1) return;
   char* slot = Slot(shm_->rank(), i);
   spans_.ForEach(Chunk(i), [&](const char* in, char*, size_t first, size_t n) {
-    std::memcpy(slot + first * element_, in, n * element_);
+    Write(i, slot + first * element_, in, n * element_);
   });
 }
 
 bool HierarchicalBroadcast::Combine(size_t i) {
-  if (i >= exchanged_chunks_) return true;
-  while (status().ok() && finished_ <= i && (StartNext() || FinishOldest())) NoteProgress();
-  return status().ok() && finished_ > i;
+  if (shm_->rank() >= topo_.owners) return true;
+  size_t wanted = std::min(i + 1, exchanged_chunks_);
+  while (status().ok() && finished_ < wanted && (StartNext() || FinishOldest())) NoteProgress();
+  if (!status().ok() || finished_ < wanted) return false;
+  StoreOwn(i);
+  return true;
 }
 
 // Returns false if it cannot start yet, or if all have.
@@ -100,24 +103,38 @@ bool HierarchicalBroadcast::FinishOldest() {
   if (!tested.ok()) Fail(tested);
   if (!tested.ok() || !done) return false;
   if (!at_root_node() && shm_->size() > 1) {
-    std::memcpy(Slot(shm_->rank(), i), Region(i), Share(i, shm_->rank()).size() * element_);
+    Write(i, Slot(shm_->rank(), i), Region(i), Share(i, shm_->rank()).size() * element_);
   }
   ++finished_;
   return true;
 }
 
-void HierarchicalBroadcast::Unpack(size_t i) {
-  auto store = [&](Range range, const char* from) {
-    spans_.ForEach(range, [&](const char* in, char* out, size_t first, size_t n) {
-      const char* bytes = topo_.rank == root_ ? in : from + first * element_;
-      if (out != bytes) CopyBytes(out, bytes, n * element_, large_);
-    });
-  };
-  if (at_root_node()) return store(Chunk(i), Slot(root_local_, i));
-  for (int owner = 0; owner < topo_.owners; ++owner) {
-    bool own = owner == shm_->rank();
-    store(Share(i, owner), own ? Region(i) : Slot(owner, i));
+void HierarchicalBroadcast::Unpack(size_t i, int owner) {
+  // Only owners know before that the nodes agree, and tensors may be modified.
+  if (owner == 0 && shm_->rank() >= topo_.owners) StoreOwn(i);
+  if (at_root_node()) {
+    if (owner == root_local_) Store(Chunk(i), Slot(owner, i));
+  } else if (owner < topo_.owners) {
+    Store(Share(i, owner), Slot(owner, i));
   }
+}
+
+// What is not read from a slot: the root's bytes, and what this owner has received.
+void HierarchicalBroadcast::StoreOwn(size_t i) {
+  if (topo_.rank == root_) {
+    spans_.ForEach(Chunk(i), [&](const char* in, char* out, size_t, size_t n) {
+      if (out != in) CopyBytes(out, in, n * element_, large_);
+    });
+  } else if (!at_root_node() && shm_->rank() < topo_.owners && i < exchanged_chunks_) {
+    Store(Share(i, shm_->rank()), Region(i));
+  }
+}
+
+void HierarchicalBroadcast::Store(Range range, const char* from) {
+  spans_.ForEach(range, [&](const char*, char* out, size_t first, size_t n) {
+    CopyBytes(out, from + first * element_, n * element_, large_);
+    CountRead(n * element_);
+  });
 }
 
 }  // namespace smddp

@@ -14,12 +14,15 @@ class HierarchicalBroadcast : public Pipeline {
  protected:
   void Stage(size_t i) override;
   bool Combine(size_t i) override;
-  void Unpack(size_t i) override;
+  void Unpack(size_t i, int owner) override;
 
  private:
   Range Chunk(size_t i) const;
   // Owner j's share of chunk i: a logical range, in elements.
   Range Share(size_t i, int owner) const;
+  // Into the own tensor.
+  void StoreOwn(size_t i);
+  void Store(Range range, const char* from);
   bool StartNext();
   bool FinishOldest();
   char* Region(size_t i) const { return memory_ + i % kSlots * region_bytes_; }

@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "transport/mpi/mpi_group.h"
+#include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
 
 namespace smddp {
@@ -173,7 +174,7 @@ Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
   return {};
 }
 
-void MakeChannelResources(const Config& config, Connection* connection) {
+void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* connection) {
   void* memory = connection->segment.memory();
   if (memory == nullptr) {
     auto address = reinterpret_cast<uintptr_t>(connection->private_memory.data());
@@ -182,6 +183,7 @@ void MakeChannelResources(const Config& config, Connection* connection) {
   const Topology& topo = connection->topology;
   connection->shm = std::make_unique<ShmGroup>(memory, topo.local_rank, topo.local_size,
                                                ChunkBytes(config, topo));
+  connection->devices = NcclGroup::Make(config);
   connection->channels.resize(kChannels);
   for (int channel = 0; channel < kChannels; ++channel) {
     connection->channels[channel].topology = &topo;
@@ -189,6 +191,8 @@ void MakeChannelResources(const Config& config, Connection* connection) {
     connection->channels[channel].index = channel;
     connection->channels[channel].reads_peers = connection->reads_peers;
     connection->channels[channel].staging_choice.Force(ToStagingMode(config.staging));
+    connection->channels[channel].devices = connection->devices.get();
+    connection->channels[channel].turn = connection->devices != nullptr ? turn : nullptr;
   }
 }
 
@@ -334,7 +338,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     topo = Topology::FromKeys(0, std::vector<int>{0});
     connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
   }
-  MakeChannelResources(config, connection.get());
+  MakeChannelResources(config, &context->turn, connection.get());
   *out = std::move(connection);
   if (topo.num_nodes == 1) return {};
   if (!context->mpi->multiple_threads()) {
@@ -347,7 +351,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   return status.ok() ? ConnectAlarm(*context->mpi, out->get()) : status;
 }
 
-Status ConnectSet(const JobContext& context, const Topology& job, const std::vector<int>& ranks,
+Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, std::unique_ptr<Connection>* out) {
   auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
   bool member = own_place != ranks.end();
@@ -370,8 +374,8 @@ Status ConnectSet(const JobContext& context, const Topology& job, const std::vec
   std::vector<Announcement> all;
   Status problem, status;
   if (member) {
-    size_t bytes = SegmentBytes(context.config, connection->topology);
-    status = MapSegments(context.config, bytes, exchange, connection.get(), &own, &all, &problem);
+    size_t bytes = SegmentBytes(context->config, connection->topology);
+    status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &problem);
   } else {
     for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
   }
@@ -382,9 +386,9 @@ Status ConnectSet(const JobContext& context, const Topology& job, const std::vec
     return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
                                " could not map the process set's memory; its own error says why"};
   }
-  if (member) MakeChannelResources(context.config, connection.get());
+  if (member) MakeChannelResources(context->config, &context->turn, connection.get());
   if (connection->topology.num_nodes > 1) {
-    status = ConnectNodes(*context.mpi, member ? connection.get() : nullptr);
+    status = ConnectNodes(*context->mpi, member ? connection.get() : nullptr);
   }
   if (status.ok() && member) *out = std::move(connection);
   return status;

@@ -13,6 +13,7 @@
 #include "engine/connect/settlement.h"
 #include "engine/trace/timeline.h"
 #include "transport/alarm.h"
+#include "transport/device_group.h"
 #include "transport/mpi/mpi_library.h"
 #include "transport/shm/segment.h"
 #include "transport/shm/shm_group.h"
@@ -24,6 +25,7 @@ struct JobContext {
   std::unique_ptr<MpiLibrary> mpi;  // null for a job of one rank
   LaunchInfo launch;
   Timeline timeline;
+  LaunchTurn turn;
 };
 
 // The topology, the memory shared by the ranks of this node, and the groups that carry bytes
@@ -35,6 +37,7 @@ struct Connection {
   std::unique_ptr<ShmGroup> shm;
   bool reads_peers = false;                // see ChannelResources
   std::vector<ChannelResources> channels;  // kChannels of them
+  std::unique_ptr<DeviceGroup> devices;    // null: tensors are never reduced by their devices
   std::unique_ptr<Alarm> alarm;            // on the first rank of each node of a job; else null
 
   size_t StagingBytes() const;  // of this rank
@@ -49,7 +52,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all
 // fail if one does; *connection stays null on ranks that are not listed.
-Status ConnectSet(const JobContext& context, const Topology& job, const std::vector<int>& ranks,
+Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, std::unique_ptr<Connection>* connection);
 
 }  // namespace smddp

@@ -6,27 +6,6 @@
 
 namespace smddp {
 
-// Makes the device's context current on this thread, which may have another one.
-class CudaDevice::Current {
- public:
-  explicit Current(const CudaDevice* device) : driver_(device->driver_) {
-    result_ = driver_.CtxPushCurrent(device->context_);
-  }
-  ~Current() {
-    void* ignored = nullptr;
-    if (result_ == kCudaSuccess) driver_.CtxPopCurrent(&ignored);
-  }
-  Current(const Current&) = delete;
-  Current& operator=(const Current&) = delete;
-  Status status() const {
-    return result_ == kCudaSuccess ? Status() : driver_.Failure("cuCtxPushCurrent", result_);
-  }
-
- private:
-  const CudaDriver& driver_;
-  CudaResult result_;
-};
-
 Status CudaDevice::Find(const void* address, CudaDevice** device) {
   static std::mutex mutex;
   static std::map<int, CudaDevice*> devices;  // never deleted: threads wait for their copies
@@ -119,6 +98,40 @@ void CudaDevice::CopyToHost(const std::vector<DeviceCopy>& copies, const DeviceP
 
 void CudaDevice::CopyFromHost(const std::vector<DeviceCopy>& copies, Done done) {
   Start(&from_host_, driver_.MemcpyHtoDAsync, copies, nullptr, std::move(done));
+}
+
+Status CudaDevice::Uuid(char (&uuid)[kCudaUuidBytes]) const {
+  int number = 0;
+  CudaResult result = driver_.DeviceGet(&number, ordinal_);
+  if (result != kCudaSuccess) return driver_.Failure("cuDeviceGet", result);
+  result = driver_.DeviceGetUuid(uuid, number);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuDeviceGetUuid", result);
+}
+
+Status CudaDevice::NewStream(void** stream) {
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.StreamCreate(stream, kCudaStreamNonBlocking);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuStreamCreate", result);
+}
+
+Status CudaDevice::WaitIn(void* stream, const DevicePoint& point) {
+  if (point == nullptr) return {};
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.StreamWaitEvent(stream, point.get(), 0);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuStreamWaitEvent", result);
+}
+
+Status CudaDevice::Reached(const DevicePoint& point, bool* reached) {
+  *reached = true;
+  if (point == nullptr) return {};
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.EventQuery(point.get());
+  *reached = result == kCudaSuccess;
+  bool fine = result == kCudaSuccess || result == kCudaNotReady;
+  return fine ? Status() : driver_.Failure("cuEventQuery", result);
 }
 
 Status CudaDevice::Enqueue(Copy copy, const std::vector<DeviceCopy>& copies,

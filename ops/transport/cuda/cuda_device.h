@@ -21,6 +21,9 @@ class CudaDevice : public Device {
   // Devices live until the process ends.
   static Status Find(const void* address, CudaDevice** device);
 
+  // Makes the device's context current on this thread, which may have another one.
+  class Current;
+
   const char* kind() const override { return "cuda"; }
   Status AllocateHost(size_t bytes, void** memory) override;
   void FreeHost(void* memory) override;
@@ -28,6 +31,13 @@ class CudaDevice : public Device {
   void CopyToHost(const std::vector<DeviceCopy>& copies, const DevicePoint& after,
                   Done done) override;
   void CopyFromHost(const std::vector<DeviceCopy>& copies, Done done) override;
+
+  // Streams and points for work that others enqueue. No two GPUs have the same uuid.
+  Status Uuid(char (&uuid)[kCudaUuidBytes]) const;
+  Status NewStream(void** stream);
+  // What is enqueued in `stream` later starts when `point` has been reached; a null point has been.
+  Status WaitIn(void* stream, const DevicePoint& point);
+  Status Reached(const DevicePoint& point, bool* reached);
 
  private:
   using Copy = CudaResult (*)(void* to, const void* from, size_t bytes, void* stream);
@@ -37,7 +47,6 @@ class CudaDevice : public Device {
     std::condition_variable changed;
     std::deque<std::pair<void*, Done>> pending;  // an event after the copies; in stream order
   };
-  class Current;
 
   CudaDevice(const CudaDriver* driver, int ordinal) : driver_(*driver), ordinal_(ordinal) {}
   Status Open();
@@ -53,6 +62,26 @@ class CudaDevice : public Device {
   const int ordinal_;
   void* context_ = nullptr;
   Direction to_host_, from_host_;
+};
+
+class CudaDevice::Current {
+ public:
+  explicit Current(const CudaDevice* device) : driver_(device->driver_) {
+    result_ = driver_.CtxPushCurrent(device->context_);
+  }
+  ~Current() {
+    void* ignored = nullptr;
+    if (result_ == kCudaSuccess) driver_.CtxPopCurrent(&ignored);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+  Status status() const {
+    return result_ == kCudaSuccess ? Status() : driver_.Failure("cuCtxPushCurrent", result_);
+  }
+
+ private:
+  const CudaDriver& driver_;
+  CudaResult result_;
 };
 
 }  // namespace smddp

@@ -22,6 +22,7 @@ std::string Load(CudaDriver* driver) {
   find(&driver->GetErrorString, "cuGetErrorString");
   find(&driver->PointerGetAttribute, "cuPointerGetAttribute");
   find(&driver->DeviceGet, "cuDeviceGet");
+  find(&driver->DeviceGetUuid, "cuDeviceGetUuid");
   find(&driver->DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
   find(&driver->CtxPushCurrent, "cuCtxPushCurrent_v2");
   find(&driver->CtxPopCurrent, "cuCtxPopCurrent_v2");
@@ -32,12 +33,17 @@ std::string Load(CudaDriver* driver) {
   find(&driver->EventCreate, "cuEventCreate");
   find(&driver->EventRecord, "cuEventRecord");
   find(&driver->EventSynchronize, "cuEventSynchronize");
+  find(&driver->EventQuery, "cuEventQuery");
   find(&driver->EventDestroy, "cuEventDestroy_v2");
   find(&driver->MemHostAlloc, "cuMemHostAlloc");
   find(&driver->MemFreeHost, "cuMemFreeHost");
   find(&driver->MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
   find(&driver->MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
   if (!missing.empty()) return std::string(kLibrary) + " has no " + missing;
+  // Tells the instances of a partitioned GPU apart, which the older function does not.
+  if (void* newer = dlsym(library, "cuDeviceGetUuid_v2")) {
+    *reinterpret_cast<void**>(&driver->DeviceGetUuid) = newer;
+  }
   CudaResult result = driver->Init(0);
   return result == kCudaSuccess ? "" : driver->Failure("cuInit", result).message();
 }

@@ -13,6 +13,8 @@ namespace smddp {
 // CUresult, CUdevice and the flags are plain integers in the ABI, and the handles are pointers.
 using CudaResult = int;
 inline constexpr CudaResult kCudaSuccess = 0;
+inline constexpr CudaResult kCudaNotReady = 600;
+inline constexpr size_t kCudaUuidBytes = 16;
 
 inline constexpr int kCudaPointerDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
@@ -24,6 +26,7 @@ struct CudaDriver {
   CudaResult (*GetErrorString)(CudaResult error, const char** text);
   CudaResult (*PointerGetAttribute)(void* value, int attribute, const void* address);
   CudaResult (*DeviceGet)(int* device, int ordinal);
+  CudaResult (*DeviceGetUuid)(void* uuid, int device);
   CudaResult (*DevicePrimaryCtxRetain)(void** context, int device);
   CudaResult (*CtxPushCurrent)(void* context);
   CudaResult (*CtxPopCurrent)(void** context);
@@ -34,6 +37,7 @@ struct CudaDriver {
   CudaResult (*EventCreate)(void** event, unsigned flags);
   CudaResult (*EventRecord)(void* event, void* stream);
   CudaResult (*EventSynchronize)(void* event);
+  CudaResult (*EventQuery)(void* event);
   CudaResult (*EventDestroy)(void* event);
   CudaResult (*MemHostAlloc)(void** memory, size_t bytes, unsigned flags);
   CudaResult (*MemFreeHost)(void* memory);

@@ -1,12 +1,18 @@
 """What ranks do in test_gpu.py. There Square is late, and reads memory that is not the host's."""
 
+import os
+import signal
+import threading
+import time
+
 import numpy as np
 import tensorflow as tf
 from checks import equal, raises, total
-from harness import rank, report, size
+from harness import rank, report, size, without_init
 
 import smddp_tf as hvd
 from smddp_tf._job import config
+from smddp_tf.errors import InitError
 
 GPU = "/GPU:0"
 ROWS = 5
@@ -33,17 +39,16 @@ def _device(x):
     return tf.DeviceSpec.from_string(x.device).device_type
 
 
-def where_results_are():
+def _where_results_are():
     """By default TensorFlow brings tensors to the CPU; with our kernels they stay."""
     got = hvd.allreduce(tf.square(_on_gpu(_mine())), op=hvd.Sum)
     equal(got, _sum_of_squares())
     assert _device(got) == ("GPU" if config.gpu_kernels() else "CPU"), got.device
     # TensorFlow has int32 in host memory, on a GPU too.
     equal(hvd.allreduce(_on_gpu(tf.constant([rank + 1])), op=hvd.Sum), [int(total)])
-    report(done=True)
 
 
-def every_collective_in_a_function():
+def _every_collective_in_a_function():
     """Each reads what a kernel of the GPU has not computed yet when it is called."""
 
     @tf.function
@@ -73,10 +78,9 @@ def every_collective_in_a_function():
         for name, value in wanted.items():
             result = got[name][0] if isinstance(got[name], (tuple, list)) else got[name]
             equal(result, value, f"{name} in step {step}")
-    report(done=True)
 
 
-def trains_as_one_process():
+def _trains_as_one_process():
     """Variables and gradients of two layers on the GPU; several buckets; whole numbers."""
     with tf.device(GPU):
         weights = [tf.Variable(tf.ones([ROWS, 3])), tf.Variable(tf.ones([3]))]
@@ -106,10 +110,9 @@ def trains_as_one_process():
             equal(got[i], wanted[i], f"gradient {i} of step {number}")
             alone[i].assign(alone[i] - tf.round(wanted[i] / 64.0))
             equal(weights[i], alone[i], f"weight {i} after step {number}")
-    report(done=True)
 
 
-def ranks_differ_in_where_tensors_are():
+def _ranks_differ_in_where_tensors_are():
     """One rank's tensor is on its GPU, the others' on the CPU: an error that says so."""
     x = tf.ones([3])
     with tf.device(GPU if rank == 0 else "/CPU:0"):
@@ -120,7 +123,50 @@ def ranks_differ_in_where_tensors_are():
         else:
             equal(hvd.allreduce(x, name="x"), [1.0] * 3)
     equal(hvd.allreduce(_on_gpu(tf.fill([2], rank + 1.0)), op=hvd.Sum), [total] * 2)
+
+
+def every_way():
+    """All of the above in one job."""
+    _where_results_are()
+    _every_collective_in_a_function()
+    _trains_as_one_process()
+    _ranks_differ_in_where_tensors_are()
+    report(nccl_collectives=hvd.stats()["nccl_collectives"])
+
+
+def one_gpu(setting):
+    """All ranks' tensors are on the same."""
+    x = _on_gpu(_mine())
+    if setting == "required":
+        with raises(tf.errors.OpError, "SMDDP_NCCL=required", "rank 0 and rank 1 use the same GPU"):
+            hvd.allreduce(x, op=hvd.Sum)
+    else:
+        equal(hvd.allreduce(x, op=hvd.Sum), sum(np.arange(ROWS) + r for r in range(size)))
+        assert hvd.stats()["nccl"] == "none"
     report(done=True)
+
+
+@without_init
+def no_nccl():
+    with raises(InitError, "SMDDP_NCCL=required", "/nowhere/libnccl.so.2"):
+        hvd.init()
+    report(done=True)
+
+
+def dies_while_nccl_reduces():
+    """Rank 1, whose kernel has not begun by then."""
+    x = _on_gpu(_mine())
+    hvd.allreduce(x, op=hvd.Sum)
+    if rank == 1:
+        os.environ["FAKE_NCCL_HANG"] = "1"
+        threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    begin = time.monotonic()
+    try:
+        hvd.allreduce(x, op=hvd.Sum)
+    except tf.errors.OpError as error:
+        report(error=type(error).__name__, text=error.message, seconds=time.monotonic() - begin)
+        time.sleep(1)  # let the others report before mpirun ends the job
+        raise
 
 
 def pin_gpu(expected):

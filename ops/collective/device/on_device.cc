@@ -1,0 +1,318 @@
+#include "collective/device/on_device.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <utility>  // for move
+
+#include "core/log.h"
+#include "kernels/cpu/reduce.h"
+
+namespace smddp {
+namespace {
+
+// After the group has been stopped, which has a limit of its own.
+constexpr double kAbandonSeconds = 0.5;
+
+// What the inputs of a sum are multiplied by.
+double FactorOf(const Request& request, const Topology& topo) {
+  double factor = request.prescale * request.postscale;
+  return request.op == ReduceOp::kAverage ? factor / topo.size : factor;
+}
+
+// Whether the dtype has the factor, or one that differs by its rounding only.
+bool Fits(DType dtype, double factor) {
+  double size = std::fabs(factor);
+  if (dtype == DType::kFloat16) return size >= 0x1p-14 && size <= 65504;
+  if (dtype == DType::kFloat64) return std::isnormal(factor);
+  return size >= 0x1p-126 && size < 0x1p127;
+}
+
+// The number 1 in a floating-point dtype.
+uint64_t One(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return 0x3c00;
+    case DType::kBfloat16:
+      return 0x3f80;
+    case DType::kFloat32:
+      return 0x3f800000;
+    default:
+      return 0x3ff0000000000000;
+  }
+}
+
+// Rounds as the reductions on the host do.
+void SetFactor(double factor, DeviceReduction* reduction) {
+  uint64_t one = One(reduction->dtype);  // little-endian, so it begins with the dtype's bytes
+  const void* source = &one;
+  ReduceArgs args;
+  args.sources = &source;
+  args.num_sources = 1;
+  args.count = 1;
+  args.out = reduction->factor;
+  args.scale = factor;
+  FindReduce(reduction->dtype, Combine::kSum, ReduceStage::kFull)(args);
+  reduction->scaled = true;
+}
+
+DeviceReduction::Op OpOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return DeviceReduction::Op::kMin;
+    case ReduceOp::kMax:
+      return DeviceReduction::Op::kMax;
+    case ReduceOp::kProduct:
+      return DeviceReduction::Op::kProduct;
+    default:
+      return DeviceReduction::Op::kSum;
+  }
+}
+
+// Why the ranks cannot connect; the same text on all of them, and "" if they can.
+std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vector<int>& ranks) {
+  auto rank = [&](size_t i) { return "rank " + std::to_string(ranks[i]); };
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].problem[0] != '\0') return rank(i) + ": " + all[i].problem;
+  }
+  for (size_t i = 1; i < all.size(); ++i) {
+    if (all[i].version != all[0].version) {
+      return rank(0) + " and " + rank(i) + " have different versions of it, " +
+             std::to_string(all[0].version) + " and " + std::to_string(all[i].version);
+    }
+    for (size_t j = 0; j < i; ++j) {
+      if (std::memcmp(all[i].device, all[j].device, sizeof all[i].device) != 0) continue;
+      return rank(j) + " and " + rank(i) +
+             " use the same GPU; start as many ranks on a node as it has GPUs, and call pin_gpu()";
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string OnDevice::Cannot(const ChannelResources& resources, const Request& request) {
+  if (resources.devices == nullptr) return "there is no device group";
+  if (request.kind != Kind::kAllreduce) return "allreduces only";
+  if (request.count() == 0) return "there are no elements";
+  double factor = FactorOf(request, *resources.topology);
+  bool scaled = factor != 1.0;
+  bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
+  if (scaled && !sums) return "scales sums and averages only";
+  std::string reason = resources.devices->Cannot(request.dtype, scaled);
+  if (reason.empty() && scaled && !Fits(request.dtype, factor)) {
+    reason = "the factor does not fit the dtype";
+  }
+  return reason;
+}
+
+OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::MakeHost make_host)
+    : resources_(resources), request_(request), make_host_(std::move(make_host)) {
+  bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
+  if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
+  StartVote(usable && refusal_.empty(), request_);
+  static std::atomic<bool> told{false};
+  if (!refusal_.empty() && !told.exchange(true)) {
+    LogWarning("NCCL is not used, so all ranks reduce tensors of GPUs on the host: " + refusal_);
+  }
+}
+
+OnDevice::~OnDevice() {
+  Abort();
+  resources_->turn->Release(resources_);
+}
+
+void OnDevice::StartVote(bool yes, const Request* subject) {
+  vote_ = yes ? 1 : 0;
+  host_request_ = Request();
+  host_request_.kind = Kind::kVote;
+  host_request_.dtype = DType::kInt32;
+  host_request_.op = ReduceOp::kSum;
+  host_request_.process_set = request_->process_set;
+  host_request_.name = "device group";
+  host_request_.run = subject != nullptr ? subject->run : 0;
+  host_request_.subject = subject;
+  host_request_.tensors = {{&vote_, &votes_, {1}}};
+  host_ = make_host_(&host_request_);
+}
+
+Progress OnDevice::Advance() {
+  bool moved = false;
+  for (bool step = true; step && step_ != Step::kDone;) {
+    step = Poll();
+    moved = moved || step;
+  }
+  if (step_ == Step::kDone) return Progress::kDone;
+  return moved ? Progress::kSome : Progress::kNone;
+}
+
+bool OnDevice::Poll() {
+  if (step_ == Step::kPrepare) return Prepare();
+  Status status;
+  if (host_ != nullptr) {
+    Progress progress = host_->Advance();
+    if (progress != Progress::kDone) return progress == Progress::kSome;
+    status = host_->status();
+    if (met_at_ == 0) met_at_ = host_->met_at();
+    host_.reset();
+  } else {
+    if (!work_->Poll(&status)) return false;
+    work_.reset();
+  }
+
+  switch (step_) {
+    case Step::kVote:
+      if (!status.ok()) return Conclude(status);
+      CountVotes();
+      return true;
+    case Step::kIntroduce:
+      if (!status.ok()) return Conclude(status);
+      MeetAll();
+      return true;
+    case Step::kConnect:
+      refusal_ = status.message();
+      StartVote(status.ok(), nullptr);
+      step_ = Step::kConfirm;
+      return true;
+    case Step::kConfirm:
+      if (!status.ok()) return Conclude(status);
+      Confirm();
+      return true;
+    default:
+      return Conclude(status);
+  }
+}
+
+void OnDevice::CountVotes() {
+  if (All()) {
+    step_ = Step::kPrepare;
+  } else if (resources_->devices->required() && !refusal_.empty()) {
+    Conclude({Code::kSystem, "SMDDP_NCCL=required, but it cannot be used: " + refusal_});
+  } else {
+    Stage();
+  }
+}
+
+// Whatever state the group is in, it is in on all ranks, as only one collective at a time comes
+// here: the other channel's vote ends when this one's turn is over.
+bool OnDevice::Prepare() {
+  switch (resources_->devices->state()) {
+    case DeviceGroup::State::kNew:
+      resources_->devices->set_state(DeviceGroup::State::kConnecting);
+      StartIntroduction();
+      return true;
+    case DeviceGroup::State::kConnecting:
+      return false;  // the other channel's collective is about to learn the outcome
+    case DeviceGroup::State::kReady:
+      StartReduction();
+      return true;
+    default:
+      Stage();
+      return true;
+  }
+}
+
+void OnDevice::StartIntroduction() {
+  size_t size = static_cast<size_t>(resources_->topology->size);
+  own_ = resources_->devices->Introduce(request_->device, resources_->topology->rank == 0);
+  all_.resize(size);
+  host_request_ = Request();
+  host_request_.kind = Kind::kAllgather;
+  host_request_.dtype = DType::kUint8;
+  host_request_.process_set = request_->process_set;
+  host_request_.name = "device group";
+  host_request_.part_bytes.assign(size, sizeof own_);
+  host_request_.tensors = {{&own_, all_.data(), {static_cast<int64_t>(sizeof own_)}}};
+  host_ = make_host_(&host_request_);
+  step_ = Step::kIntroduce;
+}
+
+void OnDevice::MeetAll() {
+  std::string objection = Objection(all_, resources_->topology->job_ranks);
+  if (!objection.empty()) return GiveUp(objection);
+  work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
+  step_ = Step::kConnect;
+  resources_->devices->Connect(request_->device, resources_->topology->rank, all_,
+                               [work = work_](const Status& status) { work->Finish(status); });
+}
+
+void OnDevice::Confirm() {
+  if (!All()) {
+    resources_->devices->Abort();
+    return GiveUp(refusal_.empty() ? "it failed on another rank" : refusal_);
+  }
+  resources_->devices->set_state(DeviceGroup::State::kReady);
+  StartReduction();
+}
+
+void OnDevice::StartReduction() {
+  DeviceReduction reduction;
+  reduction.dtype = request_->dtype;
+  reduction.op = OpOf(request_->op);
+  reduction.spans = request_->Spans().spans();
+  reduction.after = request_->ready;
+  double factor = FactorOf(*request_, *resources_->topology);
+  if (factor != 1.0) SetFactor(factor, &reduction);
+
+  computed_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
+  work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
+  step_ = Step::kReduce;
+  resources_->devices->Reduce(
+      std::move(reduction), [work = computed_] { work->Finish({}); },
+      [work = work_](const Status& status) { work->Finish(status); });
+}
+
+// On all ranks: the group is given up for good.
+void OnDevice::GiveUp(const std::string& why) {
+  resources_->devices->set_state(DeviceGroup::State::kUnusable);
+  if (resources_->devices->required()) {
+    Conclude({Code::kSystem, "SMDDP_NCCL=required, but NCCL cannot connect the ranks: " + why});
+    return;
+  }
+  if (resources_->topology->rank == 0 || !refusal_.empty()) {
+    LogWarning("NCCL cannot connect the ranks, so tensors of GPUs are reduced on the host: " + why);
+  }
+  Stage();
+}
+
+void OnDevice::Stage() {
+  resources_->turn->Release(resources_);
+  host_ = std::make_unique<Staged>(resources_, request_, make_host_);
+  step_ = Step::kStaged;
+}
+
+bool OnDevice::Conclude(const Status& status) {
+  resources_->turn->Release(resources_);
+  status_ = status;
+  step_ = Step::kDone;
+  return true;
+}
+
+std::vector<int> OnDevice::Missing() const {
+  if (host_ != nullptr) return host_->Missing();
+  const Topology& topo = *resources_->topology;
+  Status ignored;
+  bool own = topo.size == 1 || (step_ == Step::kReduce && !computed_->Poll(&ignored));
+  std::vector<int> missing;
+  for (int r = 0; r < topo.size; ++r) {
+    if ((r == topo.rank) == own) missing.push_back(topo.job_ranks[r]);
+  }
+  return missing;
+}
+
+bool OnDevice::MayWaitForOtherNodes() const {
+  if (host_ != nullptr) return host_->MayWaitForOtherNodes();
+  return resources_->topology->num_nodes > 1;
+}
+
+void OnDevice::Abort() {
+  if (host_ != nullptr) host_->Abort();
+  resources_->turn->Release(resources_);
+  if (work_ == nullptr) return;
+  resources_->devices->Abort();
+  static_cast<void>(work_->Abandon(kAbandonSeconds));
+  static_cast<void>(computed_ == nullptr || computed_->Abandon(0));
+  work_.reset();
+}
+
+}  // namespace smddp

@@ -1,0 +1,142 @@
+#include "transport/nccl/nccl_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>  // for move
+
+#include "core/log.h"
+#include "transport/nccl/runner.h"
+
+namespace smddp {
+namespace {
+
+// A kernel that has been told to stop ends in milliseconds; freeing memory may take longer.
+constexpr double kAbortSeconds = 3;
+constexpr double kCloseSeconds = 8;
+
+template <size_t n>
+void Copy(const std::string& text, char (&to)[n]) {
+  std::memcpy(to, text.data(), std::min(text.size(), n - 1));
+}
+
+}  // namespace
+
+std::unique_ptr<NcclGroup> NcclGroup::Make(const Config& config) {
+  if (config.nccl == "off") return nullptr;
+  constexpr double kMostConnectSeconds = 120;
+  NcclOptions options;
+  options.path = config.nccl_library;
+  options.hint = config.nccl_hint;
+  options.required = config.nccl == "required";
+  options.connect_seconds = std::min(config.timeout_seconds / 2, kMostConnectSeconds);
+  return std::make_unique<NcclGroup>(std::move(options));
+}
+
+NcclGroup::NcclGroup(NcclOptions options) : options_(std::move(options)) {}
+
+NcclGroup::~NcclGroup() {
+  if (runner_ != nullptr) runner_->Abort(0);
+}
+
+const NcclLibrary* NcclGroup::Library(std::string* why) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!opened_) library_ = NcclLibrary::Open(options_.path, options_.hint, &problem_);
+  opened_ = true;
+  if (library_ == nullptr) *why = problem_;
+  return library_.get();
+}
+
+std::string NcclGroup::Cannot(DType dtype, bool scaled) const {
+  switch (dtype) {
+    case DType::kFloat16:
+    case DType::kBfloat16:
+    case DType::kFloat32:
+    case DType::kFloat64:
+      return "";
+    case DType::kInt8:
+    case DType::kUint8:
+    case DType::kInt32:
+    case DType::kInt64:
+      return scaled ? "NCCL scales integers in their own dtype" : "";
+    default:
+      return std::string("NCCL has no ") + Info(dtype).name;
+  }
+}
+
+std::string NcclGroup::Unavailable(Device* device) {
+  if (std::strcmp(device->kind(), "cuda") != 0) return "its device is no GPU of NVIDIA's";
+  std::string why;
+  if (Library(&why) == nullptr) return why;
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool other = device_ != nullptr && device_ != device;
+  return other ? "its tensors are on another GPU than before" : "";
+}
+
+DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
+  DeviceIntroduction own{};
+  std::string why;
+  const NcclLibrary* library = Library(&why);
+  if (library == nullptr) {
+    Copy(why, own.problem);
+    return own;
+  }
+  own.version = library->version;
+  auto* gpu = static_cast<CudaDevice*>(device);
+  Status status = gpu->Uuid(own.device);
+  CudaDevice::Current current(gpu);
+  if (status.ok()) status = current.status();
+  if (status.ok() && first) {
+    NcclUniqueId id{};
+    NcclResult result = library->GetUniqueId(&id);
+    if (result != kNcclSuccess) status = library->Failure("ncclGetUniqueId", result, nullptr);
+    std::memcpy(own.id, id.internal, sizeof own.id);
+  }
+  Copy(status.message(), own.problem);
+  return own;
+}
+
+void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
+                        Done done) {
+  Runner::Membership membership{};
+  std::memcpy(membership.id.internal, all[0].id, sizeof all[0].id);
+  membership.size = static_cast<int>(all.size());
+  membership.rank = rank;
+  membership.connect_seconds = options_.connect_seconds;
+  std::shared_ptr<Runner> runner;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    device_ = static_cast<CudaDevice*>(device);
+    runner = runner_ = std::make_shared<Runner>(library_, device_, membership);
+  }
+  runner->Start(std::move(done));
+}
+
+void NcclGroup::Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) {
+  std::shared_ptr<Runner> runner;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    runner = runner_;
+  }
+  runner->Reduce(std::move(reduction), std::move(computed), std::move(done));
+}
+
+void NcclGroup::Abort() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (runner_ == nullptr || runner_->Abort(kAbortSeconds)) return;
+  LogError("NCCL has not stopped " + std::to_string(static_cast<int>(kAbortSeconds)) +
+           " s after it was told to");
+}
+
+void NcclGroup::Close() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (runner_ == nullptr || runner_->Close(kCloseSeconds)) return;
+  LogWarning("NCCL has not ended within " + std::to_string(static_cast<int>(kCloseSeconds)) + " s");
+}
+
+DeviceGroupStats NcclGroup::stats() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  bool ready = runner_ != nullptr && state() == State::kReady;
+  return ready ? runner_->stats() : DeviceGroupStats();
+}
+
+}  // namespace smddp

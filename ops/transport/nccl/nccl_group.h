@@ -1,0 +1,58 @@
+// NcclGroup: a DeviceGroup of NVIDIA GPUs, connected by NCCL.
+//
+// One thread makes all calls of NCCL, which are of the non-blocking kind: it enqueues reductions on
+// a stream of the group's own, polls for their ends and for errors, and takes an Abort() in
+// between. So a peer that dies, or that never comes, holds up no other thread.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "transport/cuda/cuda_device.h"
+#include "transport/device_group.h"
+#include "transport/nccl/library.h"
+
+namespace smddp {
+
+struct NcclOptions {
+  std::string path;  // of the library; empty: search for it
+  std::string hint;  // where it may be, if `path` is empty
+  bool required = false;
+  double connect_seconds = 120;  // limit for all ranks to connect
+};
+
+class NcclGroup : public DeviceGroup {
+ public:
+  // Null if the configuration does without.
+  static std::unique_ptr<NcclGroup> Make(const Config& config);
+  explicit NcclGroup(NcclOptions options);
+  ~NcclGroup() override;
+
+  std::string Cannot(DType dtype, bool scaled) const override;
+  std::string Unavailable(Device* device) override;
+  bool required() const override { return options_.required; }
+  DeviceIntroduction Introduce(Device* device, bool first) override;
+  void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
+               Done done) override;
+  void Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) override;
+  void Abort() override;
+  void Close() override;
+  DeviceGroupStats stats() const override;
+
+ private:
+  class Runner;
+  // Opens the library once.
+  const NcclLibrary* Library(std::string* why);
+
+  const NcclOptions options_;
+  mutable std::mutex mutex_;  // protects the members below
+  bool opened_ = false;
+  std::string problem_;
+  std::shared_ptr<const NcclLibrary> library_;
+  CudaDevice* device_ = nullptr;    // that it is connected with
+  std::shared_ptr<Runner> runner_;  // shared with its thread, which may outlive the group
+};
+
+}  // namespace smddp

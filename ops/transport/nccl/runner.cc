@@ -1,0 +1,278 @@
+#include "transport/nccl/runner.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>  // for move
+
+#include "core/deadline.h"
+
+namespace smddp {
+namespace {
+
+constexpr double kNever = 1e9;
+constexpr double kFinalizeSeconds = 5;  // for the peers to leave as well
+
+// How long the thread sleeps between two looks: an eighth of the time that it has waited.
+class Nap {
+ public:
+  void Reset() { since_ = NowSeconds(); }
+  void Take() const {
+    constexpr double kShortest = 10e-6, kLongest = 200e-6;
+    double seconds = std::clamp((NowSeconds() - since_) / 8, kShortest, kLongest);
+    ::usleep(static_cast<useconds_t>(seconds * 1e6));
+  }
+
+ private:
+  double since_ = NowSeconds();
+};
+
+int DTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return kNcclFloat32;
+    case DType::kFloat64:
+      return kNcclFloat64;
+    case DType::kInt32:
+      return kNcclInt32;
+    case DType::kUint8:
+      return kNcclUint8;
+    case DType::kInt8:
+      return kNcclInt8;
+    case DType::kInt64:
+      return kNcclInt64;
+    case DType::kBfloat16:
+      return kNcclBfloat16;
+    default:
+      return kNcclFloat16;
+  }
+}
+
+int OpOf(DeviceReduction::Op op) {
+  switch (op) {
+    case DeviceReduction::Op::kMin:
+      return kNcclMin;
+    case DeviceReduction::Op::kMax:
+      return kNcclMax;
+    case DeviceReduction::Op::kProduct:
+      return kNcclProduct;
+    default:
+      return kNcclSum;
+  }
+}
+
+Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
+
+}  // namespace
+
+void NcclGroup::Runner::Start(Done connected) {
+  std::thread([self = shared_from_this(), connected = std::move(connected)] {
+    self->Run(connected);
+  }).detach();
+}
+
+void NcclGroup::Runner::Reduce(DeviceReduction reduction, std::function<void()> computed,
+                               Done done) {
+  Status failure;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure = aborted_ || closing_ || ended_ ? Aborted() : failure_;
+    if (failure.ok()) {
+      waiting_.push_back({std::move(reduction), std::move(computed), std::move(done), nullptr});
+      changed_.notify_all();
+      return;
+    }
+  }
+  done(failure);
+}
+
+bool NcclGroup::Runner::End(bool* flag, double seconds) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  *flag = true;
+  changed_.notify_all();
+  return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return ended_; });
+}
+
+bool NcclGroup::Runner::aborted() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return aborted_;
+}
+
+void NcclGroup::Runner::Run(const Done& connected) {
+  CudaDevice::Current current(device_);
+  Status failure = current.status();
+  if (failure.ok()) failure = device_->NewStream(&stream_);
+  if (failure.ok()) failure = Connect();
+  connected(failure);
+  if (failure.ok()) {
+    Serve();
+  } else {
+    Leave(failure);
+  }
+}
+
+// Enqueues what comes and tells what has ended, until the group ends.
+void NcclGroup::Runner::Serve() {
+  Nap nap;
+  Status failure;
+  while (failure.ok()) {
+    Job job;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      auto wanted = [&] { return aborted_ || closing_ || !waiting_.empty(); };
+      if (running_.empty() && !wanted()) {
+        changed_.wait(lock, wanted);
+        nap.Reset();
+      }
+      if (aborted_) failure = Aborted();
+      if (closing_ && waiting_.empty() && running_.empty()) break;
+      if (failure.ok() && !waiting_.empty()) {
+        job = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+    }
+    bool moved = job.done != nullptr;
+    if (moved) {
+      failure = Enqueue(job.reduction, &job.end);
+      running_.push_back(std::move(job));
+    }
+    if (failure.ok()) failure = PollRunning(&moved);
+    if (moved) nap.Reset();
+    if (failure.ok() && !running_.empty()) nap.Take();
+  }
+  Leave(failure);
+}
+
+Status NcclGroup::Runner::AsyncError() {
+  NcclResult error = kNcclSuccess;
+  NcclResult result = library_->CommGetAsyncError(comm_, &error);
+  if (result != kNcclSuccess) return library_->Failure("ncclCommGetAsyncError", result, comm_);
+  bool fine = error == kNcclSuccess || error == kNcclInProgress;
+  return fine ? Status() : library_->Failure("asynchronously", error, comm_);
+}
+
+// Waits until the call that returned `result` has taken effect.
+Status NcclGroup::Runner::Settle(const char* function, NcclResult result, double seconds) {
+  Deadline deadline(seconds);
+  Nap nap;
+  while (result == kNcclInProgress) {
+    if (aborted()) return Aborted();
+    if (deadline.Passed()) {
+      return {Code::kTimeout, std::string(function) + " has not ended within " +
+                                  std::to_string(static_cast<int>(seconds)) + " s"};
+    }
+    nap.Take();
+    NcclResult asked = library_->CommGetAsyncError(comm_, &result);
+    if (asked != kNcclSuccess) return library_->Failure("ncclCommGetAsyncError", asked, comm_);
+  }
+  return result == kNcclSuccess ? Status() : library_->Failure(function, result, comm_);
+}
+
+Status NcclGroup::Runner::Connect() {
+  NcclConfig config;
+  config.blocking = 0;
+  NcclResult result = library_->CommInitRankConfig(&comm_, membership_.size, membership_.id,
+                                                   membership_.rank, &config);
+  return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
+}
+
+Status NcclGroup::Runner::EnqueueSpans(const DeviceReduction& reduction, int op) {
+  int dtype = DTypeOf(reduction.dtype);
+  NcclResult result = library_->GroupStart();
+  if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
+  for (const Span& span : reduction.spans) {
+    if (span.count == 0 || result != kNcclSuccess) continue;
+    result = library_->AllReduce(span.in, span.out, span.count, dtype, op, comm_, stream_);
+    if (result == kNcclInProgress) result = kNcclSuccess;  // that is for the end of the group
+  }
+  NcclResult ended = library_->GroupEnd();
+  if (result != kNcclSuccess) return library_->Failure("ncclAllReduce", result, comm_);
+  return Settle("ncclGroupEnd", ended, kNever);
+}
+
+Status NcclGroup::Runner::Enqueue(const DeviceReduction& reduction, DevicePoint* end) {
+  Status status = device_->WaitIn(stream_, reduction.after);
+  if (!status.ok()) return status;
+  int op = OpOf(reduction.op);
+  if (reduction.scaled) {
+    unsigned char factor[sizeof reduction.factor];
+    std::copy_n(reduction.factor, sizeof factor, factor);
+    NcclResult result = library_->RedOpCreatePreMulSum(&op, factor, DTypeOf(reduction.dtype),
+                                                       kNcclScalarOnHost, comm_);
+    if (result != kNcclSuccess) {
+      return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
+    }
+  }
+  status = EnqueueSpans(reduction, op);
+  if (!status.ok()) return status;
+  if (reduction.scaled) {
+    NcclResult result = library_->RedOpDestroy(op, comm_);
+    if (result != kNcclSuccess) return library_->Failure("ncclRedOpDestroy", result, comm_);
+  }
+  return device_->Record(stream_, end);
+}
+
+// Reductions end in the order in which they were enqueued.
+Status NcclGroup::Runner::PollRunning(bool* moved) {
+  while (!running_.empty()) {
+    Job& job = running_.front();
+    bool reached = false;
+    if (!job.told) {
+      Status status = device_->Reached(job.reduction.after, &reached);
+      if (!status.ok()) return status;
+      if (reached) Tell(&job);
+    }
+    Status status = device_->Reached(job.end, &reached);
+    if (!status.ok()) return status;
+    if (!reached) return AsyncError();
+    Tell(&job);
+    ++reductions_;
+    for (const Span& span : job.reduction.spans) {
+      bytes_ += span.count * Info(job.reduction.dtype).size;
+    }
+    job.done({});
+    running_.pop_front();
+    *moved = true;
+  }
+  return {};
+}
+
+void NcclGroup::Runner::Tell(Job* job) {
+  if (!job->told) job->computed();
+  job->told = true;
+}
+
+// Ends the communicator: in good order if there is no failure.
+void NcclGroup::Runner::Leave(const Status& failure) {
+  bool abort = !failure.ok();
+  if (comm_ != nullptr && !abort) {
+    abort = !Settle("ncclCommFinalize", library_->CommFinalize(comm_), kFinalizeSeconds).ok();
+    // What may still fail here fails after the last reduction has ended.
+    if (!abort) static_cast<void>(library_->CommDestroy(comm_));
+  }
+  if (comm_ != nullptr && abort) {
+    static_cast<void>(library_->CommAbort(comm_));
+    // The kernels have been told to stop; nothing may access the tensors when that is reported.
+    DevicePoint end;
+    bool reached = !device_->Record(stream_, &end).ok();
+    Nap nap;
+    while (!reached && device_->Reached(end, &reached).ok()) nap.Take();
+  }
+  comm_ = nullptr;
+  std::deque<Job> left;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = failure.ok() ? Aborted() : failure;
+    left.swap(waiting_);
+  }
+  for (Job& job : running_) job.done(failure);
+  for (Job& job : left) job.done(failure);
+  running_.clear();
+  std::lock_guard<std::mutex> lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace smddp

@@ -1,0 +1,77 @@
+// The thread of an NcclGroup.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>  // for move
+
+#include "transport/nccl/nccl_group.h"
+
+namespace smddp {
+
+class NcclGroup::Runner : public std::enable_shared_from_this<Runner> {
+ public:
+  struct Membership {
+    NcclUniqueId id;
+    int size, rank;
+    double connect_seconds;
+  };
+  Runner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership)
+      : library_(std::move(library)), device_(device), membership_(membership) {}
+
+  // Starts the thread, which connects, and reports that to `connected`.
+  void Start(Done connected);
+  void Reduce(DeviceReduction reduction, std::function<void()> computed, Done done);
+  // These end the thread, and wait for that; false if it has not ended in time.
+  bool Abort(double seconds) { return End(&aborted_, seconds); }
+  bool Close(double seconds) { return End(&closing_, seconds); }
+  DeviceGroupStats stats() const {
+    DeviceGroupStats stats;
+    stats.library = library_->VersionText();
+    stats.reductions = reductions_;
+    stats.bytes = bytes_;
+    return stats;
+  }
+
+ private:
+  struct Job {
+    DeviceReduction reduction;
+    std::function<void()> computed;
+    Done done;
+    DevicePoint end;  // null: not enqueued yet
+    bool told = false;
+  };
+
+  bool End(bool* flag, double seconds);
+  void Run(const Done& connected);
+  void Serve();
+  Status Connect();
+  Status Enqueue(const DeviceReduction& reduction, DevicePoint* end);
+  Status EnqueueSpans(const DeviceReduction& reduction, int op);
+  Status Settle(const char* function, NcclResult result, double seconds);
+  Status AsyncError();
+  Status PollRunning(bool* moved);
+  void Tell(Job* job);
+  void Leave(const Status& failure);
+  bool aborted();
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  CudaDevice* const device_;
+  const Membership membership_;
+  void* comm_ = nullptr;
+  void* stream_ = nullptr;
+  std::deque<Job> running_;  // enqueued; of the thread
+  std::atomic<uint64_t> reductions_{0}, bytes_{0};
+
+  std::mutex mutex_;  // protects the members below
+  std::condition_variable changed_;
+  std::deque<Job> waiting_;
+  bool aborted_ = false, closing_ = false, ended_ = false;
+  Status failure_;
+};
+
+}  // namespace smddp

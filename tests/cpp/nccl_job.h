@@ -1,0 +1,146 @@
+// Ranks as threads, each with a GPU of the fake driver, whose tensors NCCL may reduce: the one in
+// ../fake_nccl, which this program is linked to.
+#pragma once
+
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arithmetic.h"
+#include "check.h"
+#include "engine_job.h"
+#include "fake_device.h"
+#include "nccl.h"
+#include "transport/cuda/cuda_device.h"
+#include "transport/nccl/nccl_group.h"
+
+namespace smddp_test {
+
+// Sets an environment variable, of the fakes, for a scope.
+class Setting {
+ public:
+  Setting(const char* name, const std::string& value) : name_(name) {
+    ::setenv(name, value.c_str(), 1);
+  }
+  ~Setting() { ::unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+inline NcclOptions Nccl(bool required = false, double connect_seconds = 20) {
+  NcclOptions options;
+  options.required = required;
+  options.connect_seconds = connect_seconds;
+  return options;
+}
+
+// One process set's NCCL, without the engine.
+class NcclJob {
+ public:
+  NcclJob(int size, int nodes, const NcclOptions& options = Nccl())
+      : job_(size, nodes, kChunk), turns_(static_cast<size_t>(size)) {
+    for (int r = 0; r < size; ++r) {
+      groups_.push_back(std::make_unique<NcclGroup>(options));
+      job_.resources(r).devices = groups_.back().get();
+      job_.resources(r).turn = &turns_[static_cast<size_t>(r)];
+    }
+  }
+  Status Run(int rank, const Request& request) { return job_.Run(rank, request); }
+  NcclGroup* group(int rank) { return groups_[static_cast<size_t>(rank)].get(); }
+
+ private:
+  InprocJob job_;
+  std::deque<LaunchTurn> turns_;
+  std::vector<std::unique_ptr<NcclGroup>> groups_;
+};
+
+// The same for whole ranks of the engine.
+struct NcclWires : Wires {
+  NcclWires(int size, int nodes, const NcclOptions& options = Nccl())
+      : Wires(size, nodes), turns(static_cast<size_t>(size)) {
+    for (size_t r = 0; r < connections.size(); ++r) {
+      connections[r]->devices = std::make_unique<NcclGroup>(options);
+      for (ChannelResources& channel : connections[r]->channels) {
+        channel.devices = connections[r]->devices.get();
+        channel.turn = &turns[r];
+      }
+    }
+  }
+  std::deque<LaunchTurn> turns;
+};
+
+inline CudaDevice* Gpu(int number) {
+  DeviceMemory somewhere(1, number);
+  CudaDevice* device = nullptr;
+  Status status = CudaDevice::Find(somewhere.address(), &device);
+  EXPECT(status.ok(), status.message());
+  return device;
+}
+
+// An allreduce of tensors on one GPU, whose elements are small integers.
+template <typename T>
+class GpuRequest {
+ public:
+  GpuRequest(int gpu, DType dtype, ReduceOp op, const std::string& name) : gpu_(gpu) {
+    request.dtype = dtype;
+    request.op = op;
+    request.name = name;
+    request.PlaceOn(Gpu(gpu), nullptr);
+  }
+
+  template <typename Fn>
+  void Add(size_t count, bool in_place, Fn&& element) {
+    auto add = [&] {
+      memory_.push_back(std::make_unique<DeviceMemory>(count * sizeof(T), gpu_));
+      return memory_.back().get();
+    };
+    DeviceMemory *in = add(), *out = in_place ? in : add();
+    T* values = reinterpret_cast<T*>(in->bytes());
+    for (size_t i = 0; i < count; ++i) values[i] = fake_nccl::To<T>(element(i));
+    request.tensors.push_back({in->address(), out->address(), {static_cast<int64_t>(count)}});
+    outputs_.push_back(out);
+  }
+
+  double At(size_t tensor, size_t i) const {
+    return static_cast<double>(
+        fake_nccl::Value(reinterpret_cast<const T*>(outputs_[tensor]->bytes())[i]));
+  }
+
+  Request request;
+
+ private:
+  int gpu_;
+  std::vector<std::unique_ptr<DeviceMemory>> memory_;
+  std::vector<DeviceMemory*> outputs_;
+};
+
+// A sum of `count` floats, element i of rank r being i % 7 + r.
+inline std::unique_ptr<GpuRequest<float>> FloatSum(int gpu, size_t count,
+                                                   const std::string& name = "x") {
+  auto made = std::make_unique<GpuRequest<float>>(gpu, DType::kFloat32, ReduceOp::kSum, name);
+  made->Add(count, true, [gpu](size_t i) { return static_cast<double>(i % 7) + gpu; });
+  return made;
+}
+inline double SumAt(size_t i, int size) {
+  return static_cast<double>(i % 7) * size + size * (size - 1) / 2.0;
+}
+
+// Calls of a function of NCCL since this was made.
+class Calls {
+ public:
+  explicit Calls(const char* function) : function_(function), before_(FakeNcclCalls(function)) {}
+  int count() const { return FakeNcclCalls(function_) - before_; }
+
+ private:
+  const char* function_;
+  int before_;
+};
+
+}  // namespace smddp_test

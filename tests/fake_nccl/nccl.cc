@@ -1,0 +1,267 @@
+// A libnccl.so.2 without a GPU, on the driver in ../fake_cuda: its "kernels" run on that driver's
+// streams and meet the other ranks', threads or processes, in a file that they map. As with the
+// real one, calls of a non-blocking communicator take effect late, nothing may be called meanwhile,
+// and a kernel waits for its peers for ever unless its communicator is aborted.
+//
+// FAKE_NCCL_VERSION=N       the version that it has
+// FAKE_NCCL_DELAY=N         what is done in the background takes up to N microseconds longer
+// FAKE_NCCL_FAIL_INIT=R     rank R cannot connect
+// FAKE_NCCL_HANG_INIT=R     rank R never ends connecting
+// FAKE_NCCL_HANG=R          the kernels of rank R do nothing
+// FAKE_NCCL_FAIL=R          the kernels of rank R end in an asynchronous error
+#include "nccl.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arithmetic.h"
+#include "comm.h"
+#include "memory.h"
+
+extern "C" int cuCtxGetCurrent(void** context);
+
+namespace {
+
+using namespace fake_nccl;
+
+constexpr int kFirstOwnOp = 5;
+
+struct UniqueId {
+  char internal[128];
+};
+struct Config {
+  size_t size;
+  unsigned magic, version;
+  int blocking;
+};
+
+std::mutex mutex;  // protects the two below
+std::map<std::string, int>& Calls() {
+  static auto* calls = new std::map<std::string, int>();
+  return *calls;
+}
+
+void Count(const char* function) {
+  std::lock_guard<std::mutex> lock(mutex);
+  ++Calls()[function];
+}
+
+std::map<void*, Handle>& Comms() {
+  static auto* comms = new std::map<void*, Handle>();
+  return *comms;
+}
+
+Handle Find(void* comm) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto it = Comms().find(comm);
+  return it == Comms().end() ? nullptr : it->second;
+}
+
+bool HasContext() {
+  void* context = nullptr;
+  return cuCtxGetCurrent(&context) == 0 && context != nullptr;
+}
+
+// ---- groups of calls ----------------------------------------------------------------------------
+
+struct Enqueued {
+  Reduction* job;
+  void* stream;
+};
+thread_local int depth = 0;
+thread_local std::vector<Enqueued> group;
+
+void Connect(const Handle& comm) {
+  Dawdle();
+  auto hangs = [&] { return Setting("FAKE_NCCL_HANG_INIT", -1) == comm->rank; };
+  if (Setting("FAKE_NCCL_FAIL_INIT", -1) == comm->rank) {
+    comm->state = kSystemError;
+    return;
+  }
+  int file = open(comm->path.c_str(), O_RDWR);
+  void* memory = file < 0
+                     ? MAP_FAILED
+                     : mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (file >= 0) close(file);
+  if (memory == MAP_FAILED) {
+    comm->state = kSystemError;
+    return;
+  }
+  comm->meeting = static_cast<Meeting*>(memory);
+  bool all = Await(*comm, [&] { return !hangs(); });
+  if (all) ++comm->meeting->arrived;
+  all = all && Await(*comm, [&] { return comm->meeting->arrived == comm->size; });
+  if (all) unlink(comm->path.c_str());
+  comm->state = all ? kSuccess : kInternalError;
+}
+
+}  // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT int FakeNcclCalls(const char* function) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return Calls()[function];
+}
+
+EXPORT int ncclGetVersion(int* version) {
+  *version = static_cast<int>(Setting("FAKE_NCCL_VERSION", 22707));
+  return kSuccess;
+}
+
+EXPORT const char* ncclGetErrorString(int result) {
+  return result == kSystemError    ? "unhandled system error"
+         : result == kInvalidUsage ? "invalid usage"
+                                   : "a fake error";
+}
+
+EXPORT const char* ncclGetLastError(void*) { return ""; }
+
+EXPORT int ncclGetUniqueId(UniqueId* id) {
+  static std::atomic<int> made{0};
+  const char* folder = std::getenv("TMPDIR");
+  std::snprintf(id->internal, sizeof id->internal, "%s/fake_nccl.%d.%d",
+                folder != nullptr ? folder : "/tmp", getpid(), made++);
+  int file = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
+  if (file < 0) return kSystemError;
+  int grown = ftruncate(file, sizeof(Meeting));
+  close(file);
+  return grown == 0 ? kSuccess : kSystemError;
+}
+
+EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, Config* config) {
+  Count("ncclCommInitRankConfig");
+  constexpr unsigned kMagic = 0xcafebeef;
+  constexpr unsigned kLeast = 21800;
+  if (config->magic != kMagic || config->version < kLeast || config->blocking != 0 ||
+      size > kMostRanks || rank >= size || !HasContext()) {
+    return kInvalidArgument;
+  }
+  auto made = std::make_shared<Comm>();
+  made->rank = rank;
+  made->size = size;
+  made->path = id.internal;
+  *comm = made.get();
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    Comms()[made.get()] = made;
+  }
+  std::thread(Connect, made).detach();
+  return kInProgress;
+}
+
+EXPORT int ncclCommGetAsyncError(void* handle, int* error) {
+  Handle comm = Find(handle);
+  if (comm == nullptr) return kInvalidArgument;
+  *error = comm->error != kSuccess ? comm->error : comm->state;
+  return kSuccess;
+}
+
+EXPORT int ncclCommFinalize(void* handle) {
+  Handle comm = Find(handle);
+  if (comm == nullptr || comm->state != kSuccess) return kInvalidArgument;
+  comm->state = kInProgress;
+  std::thread([comm] {
+    Dawdle();
+    bool ended = Await(*comm, [&] { return comm->kernels == 0; });
+    comm->state = ended ? kSuccess : kInternalError;
+  }).detach();
+  return kInProgress;
+}
+
+EXPORT int ncclCommDestroy(void* handle) {
+  Count("ncclCommDestroy");
+  std::lock_guard<std::mutex> lock(mutex);
+  return Comms().erase(handle) == 1 ? kSuccess : kInvalidArgument;
+}
+
+EXPORT int ncclCommAbort(void* handle) {
+  Count("ncclCommAbort");
+  Handle comm = Find(handle);
+  if (comm == nullptr) return kInvalidArgument;
+  comm->aborted = true;
+  unlink(comm->path.c_str());
+  std::lock_guard<std::mutex> lock(mutex);
+  Comms().erase(handle);
+  return kSuccess;
+}
+
+EXPORT int ncclRedOpCreatePreMulSum(int* op, void* scalar, int dtype, int residence, void* handle) {
+  Handle comm = Find(handle);
+  if (comm == nullptr || residence != 1 || comm->state != kSuccess) return kInvalidArgument;
+  double value = 0;
+  WithDType(dtype, [&](auto kind) {
+    std::memcpy(&kind, scalar, sizeof kind);
+    value = static_cast<double>(Value(kind));
+  });
+  *op = kFirstOwnOp + static_cast<int>(comm->ops.size());
+  comm->ops.push_back({value, dtype, false});
+  return kSuccess;
+}
+
+EXPORT int ncclRedOpDestroy(int op, void* handle) {
+  Handle comm = Find(handle);
+  size_t index = static_cast<size_t>(op - kFirstOwnOp);
+  if (comm == nullptr || index >= comm->ops.size() || comm->ops[index].destroyed) {
+    return kInvalidArgument;
+  }
+  comm->ops[index].destroyed = true;
+  return kSuccess;
+}
+
+EXPORT int ncclGroupStart() {
+  ++depth;
+  return kSuccess;
+}
+
+EXPORT int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op, void* handle,
+                         void* stream) {
+  Handle comm = Find(handle);
+  bool known = WithDType(dtype, [](auto) {});
+  bool usable = comm != nullptr && comm->state == kSuccess && known && HasContext();
+  bool on_device = FakeIsDevice(in) != 0 && FakeIsDevice(out) != 0;
+  if (depth == 0 || !usable || !on_device || count == 0) return kInvalidArgument;
+  auto job = std::make_unique<Reduction>(Reduction{comm, in, out, count, dtype, op, false, 1});
+  if (op >= kFirstOwnOp) {
+    size_t index = static_cast<size_t>(op - kFirstOwnOp);
+    if (index >= comm->ops.size() || comm->ops[index].destroyed ||
+        comm->ops[index].dtype != dtype) {
+      return kInvalidArgument;
+    }
+    job->scaled = true;
+    job->scalar = comm->ops[index].scalar;
+    job->op = kSum;
+  } else if (op > kMin) {
+    return kInvalidArgument;
+  }
+  Count("ncclAllReduce");
+  group.push_back({job.release(), stream});
+  return kSuccess;
+}
+
+EXPORT int ncclGroupEnd() {
+  if (--depth > 0 || group.empty()) return kSuccess;
+  Handle comm = group[0].job->comm;
+  comm->state = kInProgress;
+  comm->kernels += static_cast<int>(group.size());
+  std::thread([comm, calls = std::move(group)] {
+    Dawdle();
+    int failed = 0;
+    for (const Enqueued& one : calls) failed |= FakeLaunch(one.stream, RunKernel, one.job);
+    comm->state = failed == 0 ? kSuccess : kCudaError;
+  }).detach();
+  group.clear();
+  return kInProgress;
+}
