@@ -23,11 +23,14 @@ SUBNET = "10.213.37"
 BIN = pathlib.Path(sys.executable).parent
 # How a host starts: its own name and /dev/shm, then it says so, and waits.
 HOST = 'hostname "$0" && mount -t tmpfs -o size=64m tmpfs /dev/shm && echo ready && exec cat'
-# What mpirun calls instead of ssh: HOST COMMAND...
+# What mpirun calls instead of ssh: HOST COMMAND... Each host has a TMPDIR of its own, because
+# daemons name files in it by process ids, which two hosts may both have.
 AGENT = """#!/bin/sh
 folder=$(dirname "$0")
 host=$1
 shift
+export TMPDIR="$folder/tmp-$host"
+mkdir -p "$TMPDIR"
 exec nsenter -t "$(cat "$folder/$host")" -n -m -u -p -- sh -c "$*"
 """
 # Byte transfer over the hosts' network alone. Ranks may share cores.
