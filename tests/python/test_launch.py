@@ -1,6 +1,7 @@
 """smddprun's command lines: hosts, options and environment -> words of mpirun and srun."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -326,6 +327,24 @@ def test_as_a_rank_it_becomes_the_program():
     nested = run_smddprun("-np", "2", *program, PMI_RANK="1")
     assert nested.returncode == 2
     assert "this process is a rank of a job already" in nested.stderr
+
+
+def test_the_toolkits_ranks_may_use_all_cores():
+    """SageMaker's toolkit does not tell Open MPI to bind nothing; ranks of others stay bound."""
+    code = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    all_cores = os.sched_getaffinity(0)
+    for told, wanted in (("SMDATAPARALLEL_USE_SINGLENODE", all_cores), ("OTHER", {min(all_cores)})):
+        result = subprocess.run(
+            ["taskset", "-c", str(min(all_cores)), sys.executable, "-m", "smddp_tf.launch"]
+            + [sys.executable, "-c", code],
+            env={"PYTHONPATH": ":".join(sys.path), "OMPI_COMM_WORLD_RANK": "0", told: "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert set(map(int, result.stdout.split())) >= wanted
+        assert told != "OTHER" or result.stdout.split() == [str(min(all_cores))]
 
 
 def test_it_imports_neither_tensorflow_nor_numpy():
