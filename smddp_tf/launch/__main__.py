@@ -156,6 +156,8 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if job.output_folder:
         os.makedirs(job.output_folder, exist_ok=True)
     told = {**environment, **command.told(job)}
+    if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
+        told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
     return supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
 
 

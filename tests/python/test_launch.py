@@ -298,6 +298,18 @@ def test_which_mpi(said, found):
     assert (made.kind, made.version, made.major) == found
 
 
+def test_the_library_of_an_mpirun(tmp_path):
+    """Beside it, where ranks under srun cannot know of it; through a link to the launcher too."""
+    for folder in ("bin", "lib", "links"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin/mpirun").touch()
+    (tmp_path / "links/mpirun").symlink_to(tmp_path / "bin/mpirun")
+    made = [mpi.Mpi(str(tmp_path / one / "mpirun"), "mpich", "5.0") for one in ("bin", "links")]
+    assert [mpi.library(one) for one in made] == ["", ""]
+    (tmp_path / "lib/libmpi.so.12").touch()
+    assert [mpi.library(one) for one in made] == [str(tmp_path / "lib/libmpi.so.12")] * 2
+
+
 def test_no_mpirun(tmp_path, monkeypatch):
     """The sentence says what to install."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
