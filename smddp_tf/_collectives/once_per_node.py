@@ -11,7 +11,7 @@ from smddp_tf._job import basics
 
 
 def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
-    """Calls function(*args, **kwargs) on the first rank of each node; the others wait for it.
+    """Calls ``function(*args, **kwargs)`` on the first rank of each node; the others wait for it.
 
     All ranks of the job call this. It is for what a node needs once, such as downloading or
     unpacking data. A function and not a context manager, because Python runs the body of a `with`

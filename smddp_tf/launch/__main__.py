@@ -14,6 +14,9 @@ from collections.abc import Mapping, Sequence
 from smddp_tf.launch import command, hosts, mpi, options, supervise
 from smddp_tf.launch.errors import LaunchError
 
+# Set for ranks that SageMaker's toolkit starts as `mpirun ... smddprun python ...`.
+_OF_TOOLKIT = ("SMDATAPARALLEL_USE_SINGLENODE", "SMDATAPARALLEL_USE_HOMOGENEOUS")
+
 
 def _cores() -> int:
     """The cores that this process may use; threads of one core count once, as for mpirun."""
@@ -121,6 +124,10 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
             "-np, -H and --hostfile to run the program as this rank"
         )
     program = _program(given, environment.get("PATH")) or given.passed
+    if any(environment.get(name) for name in _OF_TOOLKIT):
+        # It leaves the binding to Open MPI, which gives each of two ranks one core. The control
+        # group limits what may be used anyway.
+        os.sched_setaffinity(0, range(os.cpu_count()))
     values = {name: value for name, value in given.variables if value is not None}
     os.execvpe(program[0], program, {**environment, **values})
 
@@ -149,6 +156,8 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if job.output_folder:
         os.makedirs(job.output_folder, exist_ok=True)
     told = {**environment, **command.told(job)}
+    if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
+        told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
     return supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
 
 

@@ -36,6 +36,21 @@ class Mpi:
         return f"{name} {self.version} ({self.path})"
 
 
+def library(mpi: Mpi) -> str:
+    """The path of the MPI library beside the launcher; "" if it is not in its lib folder.
+
+    Under mpirun the ranks find it by themselves; under srun they know of no launcher of MPI.
+    """
+    name = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}[mpi.kind]
+    given = pathlib.Path(mpi.path).absolute()
+    for launcher in (given, given.resolve()):
+        for folder in ("lib", "lib64"):
+            found = launcher.parent.parent / folder / name
+            if found.exists():
+                return os.fspath(found)
+    return ""
+
+
 def identify(path: str, said: str) -> Mpi:
     """The launcher that says this when it is called with --version.
 

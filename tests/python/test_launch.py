@@ -1,6 +1,7 @@
 """smddprun's command lines: hosts, options and environment -> words of mpirun and srun."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -297,6 +298,18 @@ def test_which_mpi(said, found):
     assert (made.kind, made.version, made.major) == found
 
 
+def test_the_library_of_an_mpirun(tmp_path):
+    """Beside it, where ranks under srun cannot know of it; through a link to the launcher too."""
+    for folder in ("bin", "lib", "links"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin/mpirun").touch()
+    (tmp_path / "links/mpirun").symlink_to(tmp_path / "bin/mpirun")
+    made = [mpi.Mpi(str(tmp_path / one / "mpirun"), "mpich", "5.0") for one in ("bin", "links")]
+    assert [mpi.library(one) for one in made] == ["", ""]
+    (tmp_path / "lib/libmpi.so.12").touch()
+    assert [mpi.library(one) for one in made] == [str(tmp_path / "lib/libmpi.so.12")] * 2
+
+
 def test_no_mpirun(tmp_path, monkeypatch):
     """The sentence says what to install."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
@@ -326,6 +339,24 @@ def test_as_a_rank_it_becomes_the_program():
     nested = run_smddprun("-np", "2", *program, PMI_RANK="1")
     assert nested.returncode == 2
     assert "this process is a rank of a job already" in nested.stderr
+
+
+def test_the_toolkits_ranks_may_use_all_cores():
+    """SageMaker's toolkit does not tell Open MPI to bind nothing; ranks of others stay bound."""
+    code = "import os; print(*sorted(os.sched_getaffinity(0)))"
+    all_cores = os.sched_getaffinity(0)
+    for told, wanted in (("SMDATAPARALLEL_USE_SINGLENODE", all_cores), ("OTHER", {min(all_cores)})):
+        result = subprocess.run(
+            ["taskset", "-c", str(min(all_cores)), sys.executable, "-m", "smddp_tf.launch"]
+            + [sys.executable, "-c", code],
+            env={"PYTHONPATH": ":".join(sys.path), "OMPI_COMM_WORLD_RANK": "0", told: "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert set(map(int, result.stdout.split())) >= wanted
+        assert told != "OTHER" or result.stdout.split() == [str(min(all_cores))]
 
 
 def test_it_imports_neither_tensorflow_nor_numpy():
