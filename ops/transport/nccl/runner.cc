@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
+#include <string>
 #include <thread>
 #include <utility>  // for move
 
@@ -63,18 +65,23 @@ int OpOf(DeviceReduction::Op op) {
   }
 }
 
+std::string Seconds(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
+
 Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
 
 }  // namespace
 
-void NcclGroup::Runner::Start(Done connected) {
+void NcclRunner::Start(Done connected) {
   std::thread([self = shared_from_this(), connected = std::move(connected)] {
     self->Run(connected);
   }).detach();
 }
 
-void NcclGroup::Runner::Reduce(DeviceReduction reduction, std::function<void()> computed,
-                               Done done) {
+void NcclRunner::Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) {
   Status failure;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -88,19 +95,19 @@ void NcclGroup::Runner::Reduce(DeviceReduction reduction, std::function<void()> 
   done(failure);
 }
 
-bool NcclGroup::Runner::End(bool* flag, double seconds) {
+bool NcclRunner::End(bool* flag, double seconds) {
   std::unique_lock<std::mutex> lock(mutex_);
   *flag = true;
   changed_.notify_all();
   return changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return ended_; });
 }
 
-bool NcclGroup::Runner::aborted() {
+bool NcclRunner::aborted() {
   std::lock_guard<std::mutex> lock(mutex_);
   return aborted_;
 }
 
-void NcclGroup::Runner::Run(const Done& connected) {
+void NcclRunner::Run(const Done& connected) {
   CudaDevice::Current current(device_);
   Status failure = current.status();
   if (failure.ok()) failure = device_->NewStream(&stream_);
@@ -114,7 +121,7 @@ void NcclGroup::Runner::Run(const Done& connected) {
 }
 
 // Enqueues what comes and tells what has ended, until the group ends.
-void NcclGroup::Runner::Serve() {
+void NcclRunner::Serve() {
   Nap nap;
   Status failure;
   while (failure.ok()) {
@@ -145,7 +152,7 @@ void NcclGroup::Runner::Serve() {
   Leave(failure);
 }
 
-Status NcclGroup::Runner::AsyncError() {
+Status NcclRunner::AsyncError() {
   NcclResult error = kNcclSuccess;
   NcclResult result = library_->CommGetAsyncError(comm_, &error);
   if (result != kNcclSuccess) return library_->Failure("ncclCommGetAsyncError", result, comm_);
@@ -154,14 +161,13 @@ Status NcclGroup::Runner::AsyncError() {
 }
 
 // Waits until the call that returned `result` has taken effect.
-Status NcclGroup::Runner::Settle(const char* function, NcclResult result, double seconds) {
+Status NcclRunner::Settle(const char* function, NcclResult result, double seconds) {
   Deadline deadline(seconds);
   Nap nap;
   while (result == kNcclInProgress) {
     if (aborted()) return Aborted();
     if (deadline.Passed()) {
-      return {Code::kTimeout, std::string(function) + " has not ended within " +
-                                  std::to_string(static_cast<int>(seconds)) + " s"};
+      return {Code::kTimeout, std::string(function) + " has not ended within " + Seconds(seconds)};
     }
     nap.Take();
     NcclResult asked = library_->CommGetAsyncError(comm_, &result);
@@ -170,7 +176,7 @@ Status NcclGroup::Runner::Settle(const char* function, NcclResult result, double
   return result == kNcclSuccess ? Status() : library_->Failure(function, result, comm_);
 }
 
-Status NcclGroup::Runner::Connect() {
+Status NcclRunner::Connect() {
   NcclConfig config;
   config.blocking = 0;
   NcclResult result = library_->CommInitRankConfig(&comm_, membership_.size, membership_.id,
@@ -178,7 +184,7 @@ Status NcclGroup::Runner::Connect() {
   return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
 }
 
-Status NcclGroup::Runner::EnqueueSpans(const DeviceReduction& reduction, int op) {
+Status NcclRunner::EnqueueSpans(const DeviceReduction& reduction, int op) {
   int dtype = DTypeOf(reduction.dtype);
   NcclResult result = library_->GroupStart();
   if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
@@ -192,7 +198,7 @@ Status NcclGroup::Runner::EnqueueSpans(const DeviceReduction& reduction, int op)
   return Settle("ncclGroupEnd", ended, kNever);
 }
 
-Status NcclGroup::Runner::Enqueue(const DeviceReduction& reduction, DevicePoint* end) {
+Status NcclRunner::Enqueue(const DeviceReduction& reduction, DevicePoint* end) {
   Status status = device_->WaitIn(stream_, reduction.after);
   if (!status.ok()) return status;
   int op = OpOf(reduction.op);
@@ -215,7 +221,7 @@ Status NcclGroup::Runner::Enqueue(const DeviceReduction& reduction, DevicePoint*
 }
 
 // Reductions end in the order in which they were enqueued.
-Status NcclGroup::Runner::PollRunning(bool* moved) {
+Status NcclRunner::PollRunning(bool* moved) {
   while (!running_.empty()) {
     Job& job = running_.front();
     bool reached = false;
@@ -239,13 +245,13 @@ Status NcclGroup::Runner::PollRunning(bool* moved) {
   return {};
 }
 
-void NcclGroup::Runner::Tell(Job* job) {
+void NcclRunner::Tell(Job* job) {
   if (!job->told) job->computed();
   job->told = true;
 }
 
 // Ends the communicator: in good order if there is no failure.
-void NcclGroup::Runner::Leave(const Status& failure) {
+void NcclRunner::Leave(const Status& failure) {
   bool abort = !failure.ok();
   if (comm_ != nullptr && !abort) {
     abort = !Settle("ncclCommFinalize", library_->CommFinalize(comm_), kFinalizeSeconds).ok();

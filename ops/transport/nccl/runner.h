@@ -1,4 +1,4 @@
-// The thread of an NcclGroup.
+// NcclRunner: the thread of an NcclGroup, which makes its calls of NCCL.
 #pragma once
 
 #include <atomic>
@@ -9,18 +9,21 @@
 #include <mutex>
 #include <utility>  // for move
 
-#include "transport/nccl/nccl_group.h"
+#include "transport/cuda/cuda_device.h"
+#include "transport/device_group.h"
+#include "transport/nccl/library.h"
 
 namespace smddp {
 
-class NcclGroup::Runner : public std::enable_shared_from_this<Runner> {
+class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
  public:
+  using Done = DeviceGroup::Done;
   struct Membership {
     NcclUniqueId id;
     int size, rank;
     double connect_seconds;
   };
-  Runner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership)
+  NcclRunner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership)
       : library_(std::move(library)), device_(device), membership_(membership) {}
 
   // Starts the thread, which connects, and reports that to `connected`.
