@@ -12,9 +12,10 @@ constexpr size_t kSmallestBytes = 4096;
 constexpr unsigned kTimedEvery = 4;
 constexpr unsigned kChoosesEvery = 16;  // it reads a line of every peer
 constexpr unsigned kFirstProbe = 8;
-// Probes become rarer while nothing changes. One that costs much more than the usual way is kept
-// rarer still: they shall cost 1% or less.
-constexpr unsigned kLongestInterval = 256, kLongestIntervalOfDearProbes = 1024;
+// Probes become rarer while nothing changes, and rarer still if they cost much more than the usual
+// way: they shall cost 2% at most. Ranks that have come together lose more by writing past their
+// caches until the next probe.
+constexpr unsigned kLongestInterval = 128, kLongestIntervalOfDearProbes = 256;
 constexpr float kDear = 2;
 // A change must promise this much.
 constexpr float kGain = 0.9f;

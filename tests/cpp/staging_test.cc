@@ -57,7 +57,7 @@ TEST(NearRanksStageThroughTheCache) {
   for (const Machine& machine : {kCore, kSocket}) {
     Pair pair;
     pair.Run(machine, 100);
-    EXPECT(pair.Run(machine, 10000) <= 10000 / 200, "streamed chunks among near ranks");
+    EXPECT(pair.Run(machine, 10000) <= 10000 / 100, "streamed chunks among near ranks");
   }
 }
 
@@ -65,8 +65,8 @@ TEST(FarRanksStagePastTheCache) {
   if (!kHasStreamingStores) return;
   Pair pair;
   pair.Run(kSockets, 64);
-  // A probe costs five chunks, so they are fewer than one in 500.
-  EXPECT(pair.Run(kSockets, 10000) >= 10000 - 20, "cached chunks among far ranks");
+  // A probe costs four chunks more, so there is one in 256, after a few in quicker succession.
+  EXPECT(pair.Run(kSockets, 10000) >= 10000 - 50, "cached chunks among far ranks");
 }
 
 TEST(TheChoiceFollowsTheDistance) {
@@ -79,8 +79,8 @@ TEST(TheChoiceFollowsTheDistance) {
     EXPECT(pair.writer.streaming(kLong), "64 chunks after the cores moved apart");
     pair.Run(kSockets, 5000);
     EXPECT(pair.writer.streaming(kLong), "on two sockets");
-    // One probe, of which there is one in 1,024.
-    pair.Run(kSocket, 1100);
+    // One probe, of which there is one in 256, and the next choice.
+    pair.Run(kSocket, 256 + 16);
     EXPECT(!pair.writer.streaming(kLong), "after the cores moved together");
   }
 }
