@@ -43,7 +43,9 @@ HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const 
   exchanged_chunks_ = num_chunks();
   if (Share(num_chunks() - 1, shm_->rank()).size() == 0) --exchanged_chunks_;
   size_t share = Share(0, shm_->rank()).size();
-  with_header_ = num_chunks() == 1 && share > 0 && share * accum_ <= HeaderExchange::kPayloadBytes;
+  // A vote's result waits for the first rank to combine, whereas headers are sent before.
+  bool fits = share > 0 && share * accum_ <= HeaderExchange::kPayloadBytes;
+  with_header_ = num_chunks() == 1 && fits && request->kind != Kind::kVote;
 }
 
 bool HierarchicalAllreduce::Combine(size_t i) {
