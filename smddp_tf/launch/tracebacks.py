@@ -7,7 +7,7 @@ import re
 # How lines begin: of Open MPI [1,3]<stderr>: (with the job's name before a @), of MPICH [3], of
 # srun 3:. A space may follow.
 _TAG = re.compile(rb"\[(?:[^\]\s]*,)?(\d+)\](?:<std(?:err|out)>:)?|(\d+):")
-# Open MPI 4 also puts it before each piece that the rank wrote, inside of a line.
+# Open MPI 4 and MPICH also put it before each piece that the rank wrote, inside of a line.
 _INNER = re.compile(rb"\[\d+,\d+\]<std(?:err|out)>:")
 _FIRST = b"Traceback (most recent call last):"
 # What Open MPI says about the rank that it blames.
@@ -43,6 +43,7 @@ class Tracebacks:
             if tag is None:
                 return
             rank, line = int(tag[1] or tag[2]), _INNER.sub(b"", line[tag.end() :])
+            line = line.replace(b"[%d] " % rank, b"")
         space = len(line) - len(line.lstrip(b" "))
         if line[space:].startswith(_FIRST):
             # Without tags the lines of two ranks that fail at once cannot be told apart.

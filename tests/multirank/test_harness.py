@@ -32,10 +32,10 @@ def test_a_traceback_shows_the_file_and_its_line(job, cold):
     assert "RuntimeError: this line was told to fail with 7" in result.output
 
 
-@pytest.mark.parametrize("cold", [False, True])
-def test_a_hang_is_ended_and_shows_where(job, tmp_path, cold):
+@pytest.mark.parametrize(("cold", "limit"), [(False, 6), (True, 15)])
+def test_a_hang_is_ended_and_shows_where(job, tmp_path, cold, limit):
     """Every rank's stacks at about the limit; nothing is left running."""
-    result = job(for_harness.hangs, 2, timeout=15, cold=cold)
+    result = job(for_harness.hangs, 2, timeout=limit, cold=cold)
     assert result.timed_out
     place = f'File "{FILE}", line {line_of("# where it hangs")} in hangs'
     assert place in result.where[1], result.where

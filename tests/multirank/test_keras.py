@@ -4,9 +4,8 @@ import launcher
 import pytest
 from bodies import keras, without_the_library
 
-pytestmark = pytest.mark.tf_keras
 
-
+@pytest.mark.tf_keras
 def test_every_mode_equals_one_process(keras_job):
     """The equality test of keras_modes.py, on 2 ranks; equality.py has further features."""
     results = keras_job(keras.modes, 2, timeout=240).check(2)

@@ -43,14 +43,19 @@ def test_the_traceback_comes_last(tmp_path, mpi):
             pytest.skip("no .venv-mpich; `make test` makes it")
     script = tmp_path / "fails.py"
     script.write_text(
-        "import os, sys, time\n"
+        "import os, pathlib, sys, time\n"
+        "folder = pathlib.Path(__file__).parent\n"
         "rank = int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ.get('PMI_RANK') or 0)\n"
         "said = f\"here is {rank} {os.environ['SMDDP_RESTART']} {os.environ['A']}\\n\"\n"
         "sys.stdout.write(said)\n"
         "sys.stdout.flush()\n"
+        "(folder / f'said{rank}').touch()\n"
+        "limit = time.monotonic() + 30\n"
+        "while len(list(folder.glob('said*'))) < 3 and time.monotonic() < limit:\n"
+        "    time.sleep(0.05)\n"
+        "time.sleep(0.5 if rank == 1 else 5)\n"  # for the launcher to hand on what was said
         "if rank == 1:\n"
         "    raise ValueError('the cause')\n"
-        "time.sleep(3)\n"
     )
     words = ["--mpirun", mpirun, "-np", 3, "--tag-output", "-x", "A=b,c"]
     code, output = run([*SMDDPRUN, *words, sys.executable, script])

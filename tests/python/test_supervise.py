@@ -70,6 +70,15 @@ def test_tags_inside_of_lines():
     assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=4).rstrip()
 
 
+def test_tags_of_mpich_inside_of_lines():
+    """It puts one before whatever it has read at once, which may be a part of a line."""
+    found = Tracebacks(True)
+    *whole, last = TRACEBACK.format(rank=1).splitlines()
+    text = "".join(f"[1] {line}\n" for line in whole) + "[1] " + last.replace(": ", "[1] : [1] ")
+    found.feed((text + "[1] \n").encode())
+    assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=1).rstrip()
+
+
 def test_tracebacks_without_tags():
     """The first; and none where there is none."""
     found = Tracebacks(False)
