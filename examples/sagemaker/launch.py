@@ -1,4 +1,4 @@
-"""Starts train.py as a training job of SageMaker: python launch.py --role ARN [--sdk 3].
+"""Starts train.py as a job of SageMaker: python launch.py --role ARN --image URI [--sdk 3].
 
 Needs an AWS account and the package `sagemaker` of the version named by --sdk, neither of which is
 needed to train. Two hosts with 8 ranks each. The wheel of smddp_tf lies beside train.py, and is
@@ -8,13 +8,11 @@ named in requirements.txt, which the container installs before it trains.
 import argparse
 import pathlib
 
-REGISTRY = "763104351884.dkr.ecr.us-west-2.amazonaws.com"  # of AWS Deep Learning Containers
-IMAGE = REGISTRY + "/tensorflow-training:2.21-gpu-py312-cu129-amzn2023-sagemaker"
 HOSTS, RANKS_PER_HOST, INSTANCE = 2, 8, "ml.p4d.24xlarge"
 FOLDER = str(pathlib.Path(__file__).resolve().parent)
 
 
-def with_sdk_2(role, data):
+def with_sdk_2(role, image, data):
     """The estimator. Any image can be trained on by MPI."""
     from sagemaker.tensorflow import TensorFlow
 
@@ -24,7 +22,7 @@ def with_sdk_2(role, data):
         entry_point="train.py",
         source_dir=FOLDER,
         role=role,
-        image_uri=IMAGE,
+        image_uri=image,
         instance_count=HOSTS,
         instance_type=INSTANCE,
         distribution={"mpi": {"enabled": True, "processes_per_host": RANKS_PER_HOST}},
@@ -35,7 +33,7 @@ def with_sdk_2(role, data):
     return estimator.deploy(initial_instance_count=1, instance_type="ml.c5.xlarge")
 
 
-def with_sdk_3(role, data):
+def with_sdk_3(role, image, data):
     """The model trainer. Its mpirun is told the ranks of one host only, so all are named here.
 
     sagemaker.check_hosts() in train.py fails if some host has no rank all the same.
@@ -45,7 +43,7 @@ def with_sdk_3(role, data):
     from sagemaker.train.distributed import MPI
 
     trainer = ModelTrainer(
-        training_image=IMAGE,
+        training_image=image,
         role=role,
         source_code=SourceCode(
             source_dir=FOLDER, entry_script="train.py", requirements="requirements.txt"
@@ -65,10 +63,11 @@ def main():
     """Start the job and wait for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--role", required=True, help="the ARN of the role that the job assumes")
+    parser.add_argument("--image", required=True, help="an image with TensorFlow and Open MPI")
     parser.add_argument("--data", help="s3://... with digits.npz; default: what scikit-learn has")
     parser.add_argument("--sdk", type=int, choices=[2, 3], default=2)
     args = parser.parse_args()
-    {2: with_sdk_2, 3: with_sdk_3}[args.sdk](args.role, args.data)
+    {2: with_sdk_2, 3: with_sdk_3}[args.sdk](args.role, args.image, args.data)
 
 
 if __name__ == "__main__":
