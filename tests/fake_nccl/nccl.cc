@@ -90,8 +90,9 @@ void Connect(const Handle& comm) {
     comm->state = kSystemError;
     return;
   }
-  int file = open(comm->path.c_str(), O_RDWR);
-  void* memory = file < 0
+  int file = open(comm->path.c_str(), O_RDWR | O_CREAT, 0600);
+  bool grown = file >= 0 && ftruncate(file, sizeof(Meeting)) == 0;
+  void* memory = !grown
                      ? MAP_FAILED
                      : mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (file >= 0) close(file);
@@ -134,11 +135,7 @@ EXPORT int ncclGetUniqueId(UniqueId* id) {
   const char* folder = std::getenv("TMPDIR");
   std::snprintf(id->internal, sizeof id->internal, "%s/fake_nccl.%d.%d",
                 folder != nullptr ? folder : "/tmp", getpid(), made++);
-  int file = open(id->internal, O_RDWR | O_CREAT | O_EXCL, 0600);
-  if (file < 0) return kSystemError;
-  int grown = ftruncate(file, sizeof(Meeting));
-  close(file);
-  return grown == 0 ? kSuccess : kSystemError;
+  return kSuccess;
 }
 
 EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, Config* config) {
