@@ -152,6 +152,13 @@ bool Pipeline::TryUnpack() {
   return true;
 }
 
+bool Pipeline::ExchangeHasEnded() {
+  bool ended = false;
+  Status status = resources_->share_peers->Test(&ended);
+  if (!status.ok()) Fail(status);
+  return status.ok() && ended;
+}
+
 // Returns true once all signatures are known to be equal; a mismatch changes state_.
 bool Pipeline::Verify() {
   local_mismatch_ = false;

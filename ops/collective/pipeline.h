@@ -70,6 +70,8 @@ class Pipeline : public Collective {
     kind_ = -1;
   }
   void Fail(Status status) { status_ = std::move(status); }
+  // Whether the oldest exchange of the owners' group has; false too if it failed.
+  bool ExchangeHasEnded();
   // Combine made progress although it has to wait.
   void NoteProgress() { progressed_ = true; }
   bool StagedByAll(size_t i) const;

@@ -59,7 +59,7 @@ class DeviceGroup {
   virtual ~DeviceGroup() = default;
 
   // Why it cannot take a reduction, whatever the rank; "" if it can.
-  virtual std::string Cannot(DType dtype, bool scaled) const = 0;
+  virtual std::string Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const = 0;
   // Why this rank cannot take part with tensors on `device`; "" if it can.
   virtual std::string Unavailable(Device* device) = 0;
   // Whether it is an error if some rank cannot.

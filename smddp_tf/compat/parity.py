@@ -139,7 +139,7 @@ DIFFERENCES = {
     "start_timeline": "a file for each rank",
     "start_profiler": "a Chrome trace for each rank",
     "nccl_built": "whether NCCL can be opened in this process",
-    "cuda_built": "False: a GPU's tensors are reduced on the host",
+    "cuda_built": "False: CUDA is opened when a job runs, not built in",
     "shutdown": "init() cannot follow it under mpirun, since MPI begins once",
     "overlap": "the identity: reductions overlap without it",
     "oob_allreduce": "returns the tensor, as samples use it; other ops than AVERAGE too",

@@ -86,9 +86,7 @@ BODIES = {
 def test_what_is_tested_on_the_cpu(job, name):
     """All dtypes and ways, with a GPU in the process and our kernels for it."""
     body, ranks = BODIES[name]
-    # That one expects float16 to be summed in float32, which NCCL does not.
-    way = "staged" if name == "allreduce" else "by NCCL"
-    _run(job, body, ranks, sys.executable, way)
+    _run(job, body, ranks, sys.executable, "by NCCL")
 
 
 def test_kernels_without_a_gpu(job, python):

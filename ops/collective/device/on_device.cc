@@ -6,7 +6,6 @@
 #include <utility>  // for move
 
 #include "core/log.h"
-#include "kernels/cpu/reduce.h"
 
 namespace smddp {
 namespace {
@@ -20,39 +19,18 @@ double FactorOf(const Request& request, const Topology& topo) {
   return request.op == ReduceOp::kAverage ? factor / topo.size : factor;
 }
 
-// Whether the dtype has the factor, or one that differs by its rounding only.
+// Whether the dtype has the factor, or one that differs by its rounding only. Only float32 and
+// float64 sums are scaled.
 bool Fits(DType dtype, double factor) {
-  double size = std::fabs(factor);
-  if (dtype == DType::kFloat16) return size >= 0x1p-14 && size <= 65504;
   if (dtype == DType::kFloat64) return std::isnormal(factor);
-  return size >= 0x1p-126 && size < 0x1p127;
+  return std::fabs(factor) >= 0x1p-126 && std::fabs(factor) < 0x1p127;
 }
 
-// The number 1 in a floating-point dtype.
-uint64_t One(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat16:
-      return 0x3c00;
-    case DType::kBfloat16:
-      return 0x3f80;
-    case DType::kFloat32:
-      return 0x3f800000;
-    default:
-      return 0x3ff0000000000000;
-  }
-}
-
-// Rounds as the reductions on the host do.
 void SetFactor(double factor, DeviceReduction* reduction) {
-  uint64_t one = One(reduction->dtype);  // little-endian, so it begins with the dtype's bytes
-  const void* source = &one;
-  ReduceArgs args;
-  args.sources = &source;
-  args.num_sources = 1;
-  args.count = 1;
-  args.out = reduction->factor;
-  args.scale = factor;
-  FindReduce(reduction->dtype, Combine::kSum, ReduceStage::kFull)(args);
+  float single = static_cast<float>(factor);
+  bool wide = reduction->dtype == DType::kFloat64;
+  const void* from = wide ? static_cast<const void*>(&factor) : &single;
+  std::memcpy(reduction->factor, from, wide ? sizeof factor : sizeof single);
   reduction->scaled = true;
 }
 
@@ -99,7 +77,7 @@ std::string OnDevice::Cannot(const ChannelResources& resources, const Request& r
   bool scaled = factor != 1.0;
   bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
   if (scaled && !sums) return "scales sums and averages only";
-  std::string reason = resources.devices->Cannot(request.dtype, scaled);
+  std::string reason = resources.devices->Cannot(request.dtype, OpOf(request.op), scaled);
   if (reason.empty() && scaled && !Fits(request.dtype, factor)) {
     reason = "the factor does not fit the dtype";
   }

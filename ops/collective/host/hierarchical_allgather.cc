@@ -129,11 +129,7 @@ bool HierarchicalAllgather::StartNext() {
 // Returns false if it is still under way, or if there is none.
 bool HierarchicalAllgather::FinishOldest() {
   size_t i = finished_;
-  if (i == started_) return false;
-  bool done = false;
-  Status tested = resources_->share_peers->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
+  if (i == started_ || !ExchangeHasEnded()) return false;
   if (shm_->size() > 1) {
     std::vector<size_t> bytes, offsets;
     Layout(i, shm_->rank(), &bytes, &offsets);

@@ -73,11 +73,7 @@ bool HierarchicalAllreduce::StartNext() {
 
 // Returns false if it is still under way.
 bool HierarchicalAllreduce::FinishOldest() {
-  bool done = false;
-  if (in_flight_.empty()) return false;
-  Status tested = resources_->share_peers->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
+  if (in_flight_.empty() || !ExchangeHasEnded()) return false;
   Exchange oldest = in_flight_.front();
   in_flight_.pop_front();
   if (oldest.scatter) {

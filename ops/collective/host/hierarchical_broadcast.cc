@@ -97,11 +97,7 @@ bool HierarchicalBroadcast::StartNext() {
 // Returns false if it is still under way, or if there is none.
 bool HierarchicalBroadcast::FinishOldest() {
   size_t i = finished_;
-  if (i == started_) return false;
-  bool done = false;
-  Status tested = resources_->share_peers->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
+  if (i == started_ || !ExchangeHasEnded()) return false;
   if (!at_root_node() && shm_->size() > 1) {
     Write(i, Slot(shm_->rank(), i), Region(i), Share(i, shm_->rank()).size() * element_);
   }

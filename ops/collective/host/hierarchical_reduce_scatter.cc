@@ -120,11 +120,7 @@ bool HierarchicalReduceScatter::StartNext() {
 
 // Returns false if it is still under way, or if there is none.
 bool HierarchicalReduceScatter::FinishOldest() {
-  if (finished_ == started_) return false;
-  bool done = false;
-  Status tested = resources_->share_peers->Test(&done);
-  if (!tested.ok()) Fail(tested);
-  if (!tested.ok() || !done) return false;
+  if (finished_ == started_ || !ExchangeHasEnded()) return false;
   ReduceBetweenNodes(finished_++);
   return true;
 }

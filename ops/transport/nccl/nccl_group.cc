@@ -46,10 +46,13 @@ const NcclLibrary* NcclGroup::Library(std::string* why) {
   return library_.get();
 }
 
-std::string NcclGroup::Cannot(DType dtype, bool scaled) const {
+std::string NcclGroup::Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const {
+  using Op = DeviceReduction::Op;
   switch (dtype) {
     case DType::kFloat16:
     case DType::kBfloat16:
+      // We promise sums in float32.
+      return op == Op::kMin || op == Op::kMax ? "" : "NCCL sums 16-bit floats in 16 bits";
     case DType::kFloat32:
     case DType::kFloat64:
       return "";

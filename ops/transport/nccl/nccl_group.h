@@ -32,7 +32,7 @@ class NcclGroup : public DeviceGroup {
   explicit NcclGroup(NcclOptions options);
   ~NcclGroup() override;
 
-  std::string Cannot(DType dtype, bool scaled) const override;
+  std::string Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const override;
   std::string Unavailable(Device* device) override;
   bool required() const override { return options_.required; }
   DeviceIntroduction Introduce(Device* device, bool first) override;
