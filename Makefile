@@ -26,6 +26,9 @@ VENV_WHEELS := .venv-wheels
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
+# So many tests at a time: half of a test is waiting. Each as soon as another has ended.
+TESTS_AT_A_TIME ?= 2
+PARALLEL = -n $(TESTS_AT_A_TIME) --dist load --maxschedchunk 1
 # The venv's cmake and ninja come before any other.
 WITH_TOOLS := PATH="$(CURDIR)/$(BIN):$$PATH"
 CPP_FILES = find ops tests/cpp benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c'
@@ -48,7 +51,7 @@ train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-quick: build-tests
 	$(BIN)/python -m pytest tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
@@ -56,10 +59,10 @@ test-quick: build-tests
 test-all: test test-tf-keras test-between
 
 test-tf-keras: build
-	SMDDP_TEST_ALL_KERASES=1 $(BIN)/python -m pytest -k tf_keras
+	SMDDP_TEST_ALL_KERASES=1 $(BIN)/python -m pytest $(PARALLEL) -k tf_keras
 
 test-between: build $(VENVS_BETWEEN:=/.ready)
-	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(addprefix tests/multirank/test_,$(addsuffix .py, \
+	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,$(addsuffix .py, \
 	  collectives exchange tape order jit handover))
 
 soak: soak-schedules soak-programs

@@ -14,11 +14,16 @@ _SELF_TEST_SECONDS = 10
 
 
 @functools.cache
+def _op_library():
+    """TensorFlow finds a library's ops only if it is the first to load it."""
+    native.core()
+    return tensorflow().load_op_library(native.library_path("libsmddp_tf.so"))
+
+
+@functools.cache
 def ops():
     """The module of TensorFlow op functions, loaded on first use."""
-    tf = tensorflow()
-    native.core()
-    loaded = tf.load_op_library(native.library_path("libsmddp_tf.so"))
+    loaded = _op_library()
     if config.gpu_kernels():
         _tf_library().smddp_register_gpu_kernels()
     if config.blocking_ops():
@@ -34,6 +39,7 @@ def where_tensors_are():
 @functools.cache
 def _tf_library() -> ctypes.CDLL:
     """libsmddp_tf.so's C functions, as opposed to its ops."""
+    _op_library()
     library = ctypes.CDLL(native.library_path("libsmddp_tf.so"))
     library.smddp_block_ops.argtypes = [ctypes.c_char_p]
     library.smddp_block_ops.restype = None

@@ -18,6 +18,7 @@ def _needs_hosts():
         pytest.skip(reason)
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("ranks", [[2, 2], [1, 1, 1], [2, 1]], ids=lambda ranks: f"{ranks}")
 def test_every_collective(ranks):
     """All collectives are right, and sums send what they need to and little more."""

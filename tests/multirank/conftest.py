@@ -6,6 +6,7 @@ import sys
 
 import launcher
 import pytest
+import shared
 
 
 def on_ranks(fixture: str, environments, *ranks):
@@ -19,9 +20,13 @@ def on_ranks(fixture: str, environments, *ranks):
 @functools.cache
 def _why_not(python: str, modules="tensorflow") -> str:
     """Why modules cannot be imported by that Python; "" if they can."""
-    code, output, _ = launcher.run_command([python, "-c", f"import {modules}"], timeout=120)
-    lines = output.strip().splitlines() or ["no output"]
-    return "" if code == 0 else lines[-1]
+
+    def ask() -> str:
+        code, output, _ = launcher.run_command([python, "-c", f"import {modules}"], timeout=120)
+        lines = output.strip().splitlines() or ["no output"]
+        return "" if code == 0 else lines[-1]
+
+    return shared.once(shared.name_of("import", python, modules), ask)
 
 
 def _python_of(version: str) -> str:

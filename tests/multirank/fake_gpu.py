@@ -1,24 +1,24 @@
 """Builds tests/fake_gpu for a TensorFlow: a GPU whose memory the host cannot access."""
 
-import functools
 import pathlib
 import sysconfig
-import tempfile
 
 import launcher
+import shared
 
 _FOLDER = launcher.ROOT / "tests/fake_gpu"
 _DRIVER = launcher.ROOT / "build/fake_cuda"
-# Kept for the whole run.
-_made = tempfile.TemporaryDirectory(prefix="fake_gpu")
 
 
-@functools.cache
 def library(python: str) -> str:
     """The path of the plugin for that Python's TensorFlow, whose headers it is compiled with."""
+    name = shared.name_of("fake_gpu", python)
+    return shared.once(name, lambda: _compile(python, shared.session()[1] / f"{name}.so"))
+
+
+def _compile(python: str, path: pathlib.Path) -> str:
     find = "import tensorflow as tf; print(tf.sysconfig.get_include(), tf.sysconfig.get_lib())"
     include, lib = _run([python, "-c", find]).split()[-2:]
-    path = pathlib.Path(_made.name) / f"fake_gpu{len(list(pathlib.Path(_made.name).iterdir()))}.so"
     compiler = (sysconfig.get_config_var("CXX") or "g++").split()[0]
     _run(
         [compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-o", str(path)]

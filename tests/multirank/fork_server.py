@@ -1,6 +1,6 @@
 """Forks processes that have imported TensorFlow, which takes seconds of a core at each start.
 
-    fork_server.py SOCKET        told that it may end by the end of its standard input
+    fork_server.py SOCKET PID    ends when that process does
 
 mpirun starts fork_client.py, which hands its environment, folder, cores and output to a process
 that is forked here, and becomes that process in all that mpirun can see: it passes signals on, and
@@ -75,13 +75,14 @@ def run(words) -> None:
 class Server:
     """Clients, and the processes forked for them."""
 
-    def __init__(self, path: str):
+    def __init__(self, path: str, session: int):
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen(64)
         self._events = selectors.DefaultSelector()
         self._events.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._events.register(sys.stdin, selectors.EVENT_READ, self._close)
+        self._session = os.pidfd_open(session)
+        self._events.register(self._session, selectors.EVENT_READ, self._close)
         self._forked: dict = {}  # pidfd -> (process id, connection)
         self._open = True
 
@@ -125,6 +126,7 @@ class Server:
         """Closes what is the server's."""
         self._events.close()
         self._listener.close()
+        os.close(self._session)
         connection.close()
         for process, (_, other) in self._forked.items():
             os.close(process)
@@ -158,7 +160,7 @@ class Server:
 def main() -> None:
     """Serves; a forked process leaves that here and runs what it was started for."""
     preload()
-    server = Server(sys.argv[1])
+    server = Server(sys.argv[1], int(sys.argv[2]))
     print("ready", flush=True)
     words = server.serve()
     del server

@@ -1,74 +1,59 @@
 """The fork servers of a test session: two for each Python and what it reads while it starts."""
 
-import atexit
 import pathlib
+import socket
 import subprocess
-import tempfile
 import threading
+
+import shared
 
 HERE = pathlib.Path(__file__).resolve().parent
 START_SECONDS = 120
 # Variables that Python, TensorFlow or their libraries read before a script's first line.
 READ_AT_START = ("LD_", "OMP_", "PYTHON", "TF_CPP_", "TF_USE_")
+_started = []  # by this process; they end with the session
 
 
-class ForkServer:
-    """One process of fork_server.py."""
+def client(python, env: dict) -> list:
+    """The words that start a script in place of `python`, in this environment."""
+    read = sorted((k, v) for k, v in env.items() if k.startswith(READ_AT_START))
+    with shared.locked(shared.name_of("fork", str(python), read)) as path:
+        paths = [f"{path}-{number}" for number in range(2)]
+        starting = [_start(path, python, env) for path in paths if not _serves(path)]
+        for server in starting:
+            _wait(server)
+    return [python, "-IS", HERE / "fork_client.py", ",".join(paths)]
 
-    def __init__(self, python, env: dict):
-        self._folder = tempfile.TemporaryDirectory(prefix="fork", ignore_cleanup_errors=True)
-        self.path = str(pathlib.Path(self._folder.name) / "socket")
-        self._process = subprocess.Popen(
-            [python, HERE / "fork_server.py", self.path],
-            stdin=subprocess.PIPE,
+
+def _serves(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _start(path: str, python, env: dict) -> subprocess.Popen:
+    pathlib.Path(path).unlink(missing_ok=True)  # left by one that was killed
+    _started.append(
+        subprocess.Popen(
+            [python, HERE / "fork_server.py", path, str(shared.session()[0])],
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             text=True,
             env=env,
             start_new_session=True,
         )
-
-    def wait(self) -> None:
-        """Until it serves."""
-        limit = threading.Timer(START_SECONDS, self._process.kill)
-        limit.start()
-        line = self._process.stdout.readline()
-        limit.cancel()
-        if line != "ready\n":
-            raise RuntimeError(f"the fork server did not start in {START_SECONDS} s: {line!r}")
-
-    def is_alive(self) -> bool:
-        """Whether it can fork."""
-        return self._process.poll() is None
-
-    def end(self) -> None:
-        """Ends it and what it forked."""
-        self._process.stdin.close()
-        self._process.wait(10)
-        self._folder.cleanup()
+    )
+    return _started[-1]
 
 
-class ForkServers:
-    """Those that run. They end with this process."""
-
-    def __init__(self):
-        self._pairs: dict = {}
-        atexit.register(self.end)
-
-    def client(self, python, env: dict) -> list:
-        """The words that start a script in place of `python`, in this environment."""
-        read = sorted((k, v) for k, v in env.items() if k.startswith(READ_AT_START))
-        key = (str(python), tuple(read))
-        pair = self._pairs.get(key)
-        if pair is None or not all(server.is_alive() for server in pair):
-            pair = [ForkServer(python, env) for _ in range(2)]
-            for server in pair:
-                server.wait()
-            self._pairs[key] = pair
-        paths = ",".join(server.path for server in self._pairs[key])
-        return [python, "-IS", HERE / "fork_client.py", paths]
-
-    def end(self) -> None:
-        """Ends all."""
-        while self._pairs:
-            for server in self._pairs.popitem()[1]:
-                server.end()
+def _wait(server) -> None:
+    """Until it serves."""
+    limit = threading.Timer(START_SECONDS, server.kill)
+    limit.start()
+    line = server.stdout.readline()
+    limit.cancel()
+    if line != "ready\n":
+        raise RuntimeError(f"the fork server did not start in {START_SECONDS} s: {line!r}")

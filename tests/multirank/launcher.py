@@ -16,12 +16,11 @@ import subprocess
 import sys
 import tempfile
 
-from fork_servers import ForkServers
+import fork_servers
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 BIN = pathlib.Path(sys.executable).parent
-_fork_servers = ForkServers()
 
 
 @dataclasses.dataclass
@@ -119,7 +118,7 @@ def mpirun(ranks: int, launcher=None) -> list:
 
 def warm_python(python=None, env=None) -> list:
     """The words that start a script as `python` would, but with TensorFlow imported already."""
-    return _fork_servers.client(python or sys.executable, environment(env))
+    return fork_servers.client(python or sys.executable, environment(env))
 
 
 def script(body, folder, seconds=None) -> list:

@@ -38,6 +38,7 @@ def test_a_failure_in_a_process_set(job):
         assert survivor["seconds"] < 4, survivor
 
 
+@pytest.mark.quiet
 def test_every_rank_hears_the_cause(run_both):
     """Between nodes too, and one that is in no collective; no later operation succeeds."""
     env = {"SMDDP_TIMEOUT_SECONDS": "2"}

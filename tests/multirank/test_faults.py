@@ -16,6 +16,7 @@ def test_ranks_that_disagree(job, python, ranks):
     assert all(result["sum"] == ranks for result in results.values())
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "sys.exit(0)"])
 def test_a_rank_that_goes(job, end):
     """Survivors raise within 2 seconds, naming the rank, the collective and the step."""
@@ -35,6 +36,7 @@ def test_a_rank_that_goes(job, end):
         assert "DistributedGradientTape" in survivor["text"]
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize(
     ("ranks", "end"),
     [(2, "sys.exit(0)"), (3, "sys.exit(0)"), (4, "hvd.shutdown(); time.sleep(5); sys.exit(0)")],
@@ -70,6 +72,7 @@ def test_ranks_of_several_nodes_end_at_different_times(job):
     job(faults.end_at_different_times, 4, env={"SMDDP_NODES": "2"}).check(4)
 
 
+@pytest.mark.quiet
 def test_a_rank_that_goes_leaves_no_shared_memory(job):
     """The segment has no name, so nothing is in /dev/shm even after SIGKILL."""
     before = set(os.listdir("/dev/shm"))

@@ -23,6 +23,7 @@ def test_a_set_in_use_is_not_removed(job):
     job(process_set_changes.removed_in_use, 3).check(3)
 
 
+@pytest.mark.quiet
 def test_a_member_that_dies(job):
     """Its set hears of it, and so does who waits elsewhere for somebody that waits in the set."""
     result = job(process_set_changes.a_member_dies, 3, timeout=60)

@@ -10,6 +10,7 @@ from bodies import timeline as bodies
 from smddp_tf import timeline
 
 
+@pytest.mark.quiet
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_who_waited_for_whom(job, tmp_path, ranks):
     """Events nest, are the same on all ranks, and the slow rank is named."""
