@@ -6,6 +6,14 @@
 //
 // A small payload travels in the same message, so it costs no exchange of its own. All messages
 // have one size, because ranks that differ in what they do next must still be able to say so.
+//
+// Among few nodes each sends its message to all others. That is one hop, but n - 1 messages for
+// each of n nodes, so among many they disseminate: in round k a node sends the messages that it has
+// to the one 2^k before it, and gets as many from the one 2^k behind it. All nodes have all after
+// log2(n) rounds:
+//
+//   node 0 of 5 has    0    then 0 1    then 0 1 2 3    then 0 1 2 3 4
+//   and sends it to         4           3               1
 #pragma once
 
 #include <functional>
@@ -20,8 +28,10 @@ namespace smddp {
 
 class HeaderExchange {
  public:
-  static constexpr size_t kPayloadBytes = 1024;
-  // Writes up to kPayloadBytes that travel with the header.
+  // What may travel with a header, so that those of many nodes do not become a burden: at most
+  // 64 KiB from all of them.
+  static size_t PayloadBytes(int nodes);
+  // Writes up to PayloadBytes() that travel with the header.
   using Payload = std::function<void(char* to)>;
 
   // Sends this node's header once, then polls; sets *held when all headers have arrived. `payload`
@@ -30,7 +40,7 @@ class HeaderExchange {
   // Indexed by node.
   const std::vector<SlotHeader>& headers() const { return headers_; }
   // What travelled with a node's header; undefined if its payload was not written.
-  const char* payload(int node) const { return payloads_.data() + node * kPayloadBytes; }
+  const char* payload(int node) const { return payloads_.data() + node * payload_bytes_; }
   // The operation uses the owners' group from now on, until Close().
   void Use() { state_ = State::kUsed; }
   // Ends the exchange; the next operation starts a new one.
@@ -39,11 +49,25 @@ class HeaderExchange {
   // have been notified, or it is too late because an operation is in progress.
   bool AnnounceDeparture(PeerGroup* owners, int job_rank);
 
+  // Up to so many nodes send to all others. A hop between hosts takes as long as a node needs to
+  // send and receive a few messages. All nodes need the same.
+  int linear_nodes = 16;
+
  private:
   enum class State { kNone, kStarted, kHeld, kUsed };
+  Status Start(PeerGroup* owners);
+  Status StartRound(PeerGroup* owners);
+  void Finish(const PeerGroup& owners);
+
   State state_ = State::kNone;
   bool gone_ = false;
-  const char* told_ = nullptr;  // in the group's memory, until the exchange completes
+  size_t MessageBytes() const { return sizeof(SlotHeader) + payload_bytes_; }
+  bool disseminates_ = false;
+  // In the group's memory, until the exchange completes: the own message, then those of all nodes;
+  // in a dissemination the own one, then those of the nodes behind this one.
+  char* messages_ = nullptr;
+  size_t have_ = 0;  // messages that are there, or under way
+  size_t payload_bytes_ = 0;
   std::vector<SlotHeader> headers_;
   std::vector<char> payloads_;
 };

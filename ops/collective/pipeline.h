@@ -46,7 +46,7 @@ class Pipeline : public Collective {
   virtual bool Combine(size_t i) = 0;
   virtual void Unpack(size_t, int /*owner*/) {}
   // On an owner, with several nodes: writes what travels with the header of the first chunk, which
-  // all ranks of the node have staged; at most HeaderExchange::kPayloadBytes.
+  // all ranks of the node have staged; at most HeaderExchange::PayloadBytes().
   virtual void SendWithHeader(char* /*to*/) {}
   // Called after the last chunk until it returns true; sets *moved if it made progress.
   virtual bool Conclude(bool* /*moved*/) { return true; }

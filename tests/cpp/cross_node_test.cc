@@ -1,12 +1,14 @@
 // What travels between nodes: cut into pieces, whatever its size, and never seen in a tensor once
 // the operation was given up.
 #include "check.h"
+#include "counted_group.h"
 #include "inproc_job.h"
 
 namespace {
 
 using namespace smddp;
 using smddp_test::Case;
+using smddp_test::CountedGroup;
 using smddp_test::InprocJob;
 using smddp_test::kChunk;
 using smddp_test::kJobs;
@@ -171,46 +173,6 @@ TEST(ABroadcastOfWideElementsIsCutBetweenThem) {
 
 namespace {
 
-// Counts what an owner exchanges with the other nodes.
-class CountedGroup : public PeerGroup {
- public:
-  explicit CountedGroup(std::unique_ptr<PeerGroup> group) : group_(std::move(group)) {}
-  int rank() const override { return group_->rank(); }
-  int size() const override { return group_->size(); }
-  char* Memory(size_t bytes) override { return group_->Memory(bytes); }
-  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    return Count(group_->StartAllgather(send, bytes, recv));
-  }
-  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
-                         const std::vector<size_t>& offsets) override {
-    return Count(group_->StartAllgatherV(send, recv, bytes, offsets));
-  }
-  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    return Count(group_->StartAlltoall(send, bytes, recv));
-  }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
-                        const std::vector<size_t>& recv_bytes) override {
-    return Count(group_->StartAlltoallV(send, send_bytes, recv, recv_bytes));
-  }
-  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    return Count(group_->StartBroadcast(buffer, bytes, root));
-  }
-  Status Test(bool* done) override {
-    Status status = group_->Test(done);
-    if (*done && in_flight > 0) --in_flight;
-    return status;
-  }
-  size_t started = 0, in_flight = 0, most = 0;
-
- private:
-  Status Count(Status status) {
-    ++started;
-    most = std::max(most, ++in_flight);
-    return status;
-  }
-  std::unique_ptr<PeerGroup> group_;
-};
-
 // One thread plays all ranks in an allreduce. Returns what the owner on rank 0 exchanged.
 std::pair<size_t, size_t> ExchangesOf(const Shape& shape, size_t count) {
   InprocJob job(shape.size, shape.nodes, kChunk);
@@ -252,4 +214,71 @@ TEST(ChunksAreScatteredWhileOthersAreGathered) {
     EXPECT(started == 1 + 2 * 20);
     EXPECT(most >= 3 && most <= PeerGroup::kDepth, std::to_string(most) + " at once");
   }
+}
+
+namespace {
+
+// One thread plays all ranks in operations of every kind, and in one that does not match. Returns
+// the messages that the owner on rank 0 has sent with headers.
+size_t HeaderMessagesOf(const Shape& shape, int linear_nodes) {
+  InprocJob job(shape.size, shape.nodes, kChunk);
+  CountedGroup* counted = nullptr;
+  for (int r = 0; r < shape.size; ++r) {
+    job.resources(r).exchange.linear_nodes = linear_nodes;
+    auto& peers = job.resources(r).share_peers;
+    if (peers == nullptr) continue;
+    auto group = std::make_unique<CountedGroup>(std::move(peers));
+    if (r == 0) counted = group.get();
+    peers = std::move(group);
+  }
+  Selector selector;
+  size_t first = 0;
+  for (bool odd : {false, true, false}) {
+    for (Kind kind : kKinds) {
+      for (size_t count : {1, 1000}) {
+        std::vector<std::unique_ptr<Part>> parts;
+        std::vector<std::unique_ptr<Collective>> collectives;
+        for (int r = 0; r < shape.size; ++r) {
+          parts.push_back(std::make_unique<Part>(kind, shape.size, r, count));
+          if (odd && r == shape.size - 1) parts[r]->request.name = "y";
+          collectives.push_back(selector.Make(&job.resources(r), &parts[r]->request, nullptr));
+        }
+        bool all = false;
+        for (int i = 0; i < 10000 && !all; ++i) {
+          all = true;
+          for (auto& collective : collectives) all &= collective->Advance() == Progress::kDone;
+        }
+        for (int r = 0; r < shape.size; ++r) {
+          EXPECT(all && collectives[r]->status().ok() != odd, Case(shape, count, KindName(kind)));
+          EXPECT(odd || parts[r]->out == parts[r]->want, Case(shape, count, KindName(kind)));
+        }
+        // A broadcast's payload takes no message that is counted.
+        if (first == 0) first = counted->messages;
+      }
+    }
+  }
+  return first;
+}
+
+}  // namespace
+
+TEST(ManyNodesDisseminateTheirHeaders) {
+  struct Expected {
+    Shape shape;
+    size_t rounds;
+  };
+  for (const Expected& one :
+       {Expected{{2, 2}, 1}, Expected{{3, 3}, 2}, Expected{{8, 4}, 2}, Expected{{5, 5}, 3},
+        Expected{{9, 9}, 4}, Expected{{18, 9}, 4}, Expected{{16, 16}, 4}, Expected{{17, 17}, 5}}) {
+    EXPECT_EQ(HeaderMessagesOf(one.shape, 1), one.rounds, Case(one.shape, 1, "broadcast"));
+    size_t others = static_cast<size_t>(one.shape.nodes) - 1;
+    EXPECT_EQ(HeaderMessagesOf(one.shape, 16), others < 16 ? others : one.rounds);
+  }
+}
+
+TEST(PayloadsOfManyHeadersAreSmaller) {
+  for (int nodes : {2, 16, 64}) EXPECT_EQ(HeaderExchange::PayloadBytes(nodes), size_t{1024});
+  EXPECT_EQ(HeaderExchange::PayloadBytes(65), size_t{960});
+  EXPECT_EQ(HeaderExchange::PayloadBytes(256), size_t{256});
+  for (int nodes : {1024, 100000}) EXPECT_EQ(HeaderExchange::PayloadBytes(nodes), size_t{64});
 }

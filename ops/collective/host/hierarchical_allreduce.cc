@@ -44,7 +44,7 @@ HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const 
   if (Share(num_chunks() - 1, shm_->rank()).size() == 0) --exchanged_chunks_;
   size_t share = Share(0, shm_->rank()).size();
   // A vote's result waits for the first rank to combine, whereas headers are sent before.
-  bool fits = share > 0 && share * accum_ <= HeaderExchange::kPayloadBytes;
+  bool fits = share > 0 && share * accum_ <= HeaderExchange::PayloadBytes(topo_.num_nodes);
   with_header_ = num_chunks() == 1 && fits && request->kind != Kind::kVote;
 }
 

@@ -92,6 +92,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
     resources.index = index;
     resources.reads_peers = program_.reads_peers;
     if (topo.num_nodes == 1) continue;
+    if (program_.disseminates) resources.exchange.linear_nodes = 1;
     resources.all_ranks = std::move(world_[index][rank]);
     resources.share_peers = std::move(cross_[index][rank]);
   }

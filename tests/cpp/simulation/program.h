@@ -67,7 +67,8 @@ struct Program {
   int num_nodes = 1;
   size_t chunk_bytes = 512;
   std::string forced_allreduce;
-  bool by_name = false;  // has items whose calls are matched by name
+  bool disseminates = false;  // headers, as among many nodes
+  bool by_name = false;       // has items whose calls are matched by name
   bool reads_peers = false;
   double preemption = 0;
   double timeout = 2.0;
