@@ -2,11 +2,14 @@
 
     python benchmarks/bench_hosts.py --ranks 1,1 2,2 --rates 1gbit 10gbit
     python benchmarks/bench_hosts.py --libraries old/lib smddp_tf/lib --rounds 5
+    python benchmarks/bench_hosts.py --ranks 2,2 --rates 10gbit --cases alltoall64 alltoall4K \
+        --settings SMDDP_ALLTOALL_AGGREGATE_BYTES=0 SMDDP_ALLTOALL_AGGREGATE_BYTES=1048576
 
 Needs root, or rights to make network namespaces. Each case runs in a job of its own, so several
-libraries take turns; a row has the median of the rounds' medians, the smallest and the largest, and
-how many times as long as the bytes take on the link. "buckets" cuts the 102 MB of ResNet-50's
-gradients as a training step does: 1 MiB, then 32 MiB each.
+libraries or settings take turns; a row has the median of the rounds' medians, the smallest and the
+largest, and for allreduces how many times as long as the bytes take on the link. "buckets" cuts the
+102 MB of ResNet-50's gradients as a training step does: 1 MiB, then 32 MiB each. "alltoall4K" has
+4 KiB for each pair of ranks.
 """
 
 import argparse
@@ -21,6 +24,10 @@ sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 
 RESNET = 102_228_128
 CASES = {"1K": 1 << 10, "64K": 64 << 10, "1M": 1 << 20, "resnet50": RESNET, "buckets": RESNET}
+ALLTOALLS = {
+    f"alltoall{n}": int(n.replace("K", "")) * (1024 if n.endswith("K") else 1)
+    for n in ("64", "512", "1K", "4K", "16K", "64K", "256K", "1024K")
+}
 FIRST_BUCKET, BUCKET = 1 << 20, 32 << 20
 BITS = {"k": 1e3, "m": 1e6, "g": 1e9}
 
@@ -34,23 +41,41 @@ def pieces(case):
     return list(zip(cuts, cuts[1:], strict=False))
 
 
-def measure(core, np, case, args):
-    """Return the times of a case on this rank: as many, and for as long, as asked for."""
+def allreduces(core, np, case):
+    """Return a function that reduces the case's bytes; it has been called once, and checked."""
     data = np.arange(CASES[case] // 4, dtype=np.float32) % 97 * (core.rank + 1)
     want = np.arange(CASES[case] // 4, dtype=np.float32) % 97 * (core.size * (core.size + 1) // 2)
     parts = [data[a // 4 : b // 4] for a, b in pieces(case)]
-    times, flag = [], np.zeros(1, np.int32)
-    for part in parts:
-        core.allreduce(part)
+
+    def run():
+        for part in parts:
+            core.allreduce(part)
+
+    run()
     if not np.array_equal(data, want):
         raise AssertionError(f"{case}: wrong sums on rank {core.rank}")
     data[:] = 0  # repeated sums in place would grow without end
+    return run
+
+
+def alltoalls(core, np, case):
+    """Return a function that exchanges the case's bytes; it has been called once, and checked."""
+    ranks, each = np.arange(core.size, dtype=np.uint8)[:, None], ALLTOALLS[case]
+    mine = np.repeat(ranks + core.rank * 16, each, axis=1)
+    if not np.array_equal(core.alltoall(mine), np.repeat(ranks * 16 + core.rank, each, axis=1)):
+        raise AssertionError(f"{case}: wrong bytes on rank {core.rank}")
+    return lambda: core.alltoall(mine)
+
+
+def measure(core, np, case, args):
+    """Return the times of a case on this rank: as many, and for as long, as asked for."""
+    run = (alltoalls if case in ALLTOALLS else allreduces)(core, np, case)
+    times, flag = [], np.zeros(1, np.int32)
     begin = time.perf_counter()
     while not flag[0]:
         core.barrier()
         start = time.perf_counter()
-        for part in parts:
-            core.allreduce(part)
+        run()
         times.append(time.perf_counter() - start)
         enough = len(times) >= args.repeats and time.perf_counter() - begin > args.seconds
         flag[0] = core.rank == 0 and enough
@@ -77,37 +102,40 @@ def link_seconds(case, hosts, rate):
     return CASES[case] * 2 * (hosts - 1) / hosts * 8 / bits
 
 
-def run_job(hosts, ranks, library, args):
+def run_job(hosts, ranks, variant, args):
     """Return case -> seconds of one job."""
     program = [sys.executable, __file__, "--worker", "--seconds", args.seconds]
     program += ["--repeats", args.repeats, "--cases"]
+    library, setting = variant
     env = {"SMDDP_LIBRARY_DIR": str(pathlib.Path(library).resolve()), "OMP_NUM_THREADS": "1"}
+    env.update([setting.split("=", 1)] if setting else [])
     output = hosts.mpirun(ranks, [*program, *args.cases], timeout=600, env=env)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"case"')]
     return {row["case"]: row["med"] for row in rows}
 
 
 def compare(ranks, rate, args):
-    """Run the libraries in turn and print a row for each case and library."""
+    """Run libraries and settings in turn and print a row for each case and each of them."""
     from namespaces import Hosts
 
-    found = {library: {case: [] for case in args.cases} for library in args.libraries}
+    variants = [(library, setting) for library in args.libraries for setting in args.settings]
+    found = {variant: {case: [] for case in args.cases} for variant in variants}
     with Hosts(len(ranks), rate=rate) as hosts:
         for _ in range(args.rounds):
-            for library in args.libraries:
-                for case, seconds in run_job(hosts, ranks, library, args).items():
-                    found[library][case].append(seconds)
+            for variant in variants:
+                for case, seconds in run_job(hosts, ranks, variant, args).items():
+                    found[variant][case].append(seconds)
     shape = "+".join(map(str, ranks))
     for case in args.cases:
-        link = link_seconds(case, len(ranks), rate)
-        for library in args.libraries:
-            times = sorted(found[library][case])
+        for variant in variants:
+            times = sorted(found[variant][case])
             middle = statistics.median(times)
             low, high = times[0] * 1e3, times[-1] * 1e3
-            ratio = f"{middle / link:.2f}x of the link" if CASES[case] >= 1 << 20 else ""
+            large = CASES.get(case, 0) >= 1 << 20
+            ratio = middle / link_seconds(case, len(ranks), rate) if large else 0
             print(
-                f"| {shape} | {rate} | {case} | {library} | {middle * 1e3:.3f} ms "
-                f"({low:.3f}-{high:.3f}) | {ratio} |",
+                f"| {shape} | {rate} | {case} | {' '.join(variant).strip()} | {middle * 1e3:.3f} ms"
+                f" ({low:.3f}-{high:.3f}) | {f'{ratio:.2f}x of the link' if large else ''} |",
                 flush=True,
             )
 
@@ -117,8 +145,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", nargs="+", default=["1,1"], help="of each host: 1,1 or 2,2")
     parser.add_argument("--rates", nargs="+", default=["1gbit", "10gbit"], help="as tc writes them")
-    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=[*CASES, *ALLTOALLS])
     parser.add_argument("--libraries", nargs="+", default=[str(ROOT / "smddp_tf" / "lib")])
+    parser.add_argument("--settings", nargs="+", default=[""], help="NAME=VALUE of an option each")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5, help="of each case, at least")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each case, at least")

@@ -7,6 +7,7 @@
 #include "collective/host/cross_node_alltoall.h"
 #include "collective/host/exchange.h"
 #include "collective/host/hierarchical_allgather.h"
+#include "collective/host/hierarchical_alltoall.h"
 #include "collective/host/hierarchical_broadcast.h"
 #include "collective/host/hierarchical_reduce_scatter.h"
 #include "collective/host/joined_move.h"
@@ -52,6 +53,13 @@ std::string RejectUnlessMidSized(const Selector& selector, const Request& reques
                                                    : NotSmall(selector, request);
 }
 
+// The mean is over parts that are not empty: what messages would carry if each pair of ranks sent
+// its own. All ranks know the parts, so all choose alike.
+std::string SmallPartsOnly(const Selector& selector, const Request& request) {
+  bool large = HierarchicalAlltoall::MeanPart(request) >= selector.alltoall_aggregate_bytes;
+  return large ? "the parts are large" : "";
+}
+
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
@@ -70,6 +78,8 @@ const Entry kTable[] = {
     {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Never, New<ShmAlltoall>},
+    {"hierarchical_alltoall", Kind::kAlltoall, HierarchicalAlltoall::Cannot, SmallPartsOnly,
+     New<HierarchicalAlltoall>},
     {"cross_node_alltoall", Kind::kAlltoall, SeveralNodes, Never, New<CrossNodeAlltoall>},
     {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Never, New<ShmReduceScatter>},
     {"hierarchical_reducescatter", Kind::kReduceScatter, SeveralNodes, Never,

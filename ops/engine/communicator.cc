@@ -30,6 +30,7 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
+  selector.alltoall_aggregate_bytes = config.alltoall_aggregate_bytes;
   return selector;
 }
 

@@ -34,9 +34,13 @@ class InprocJob {
   // small to be read from a peer's memory. Between nodes nothing over `limit` bytes travels at
   // once.
   InprocJob(int size, int nodes, size_t chunk_bytes, bool reads_peers = false,
-            size_t limit = SIZE_MAX) {
-    std::vector<int> keys(size);
-    for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
+            size_t limit = SIZE_MAX)
+      : InprocJob(EvenNodes(size, nodes), chunk_bytes, reads_peers, limit) {}
+
+  // Rank r is on node keys[r].
+  explicit InprocJob(const std::vector<int>& keys, size_t chunk_bytes, bool reads_peers = false,
+                     size_t limit = SIZE_MAX) {
+    int size = static_cast<int>(keys.size());
     for (int r = 0; r < size; ++r) {
       topologies_.push_back(std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, keys)));
     }
@@ -56,6 +60,7 @@ class InprocJob {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
     selector.single_copy_bytes = 0;
+    selector.alltoall_aggregate_bytes = alltoall_aggregate_bytes;
     auto collective = selector.Make(&resources_[rank], &request, nullptr);
     auto start = std::chrono::steady_clock::now();
     constexpr int kYields = 200;  // then the other ranks have more use for the core
@@ -78,8 +83,15 @@ class InprocJob {
 
   const smddp::Topology& topology(int rank) const { return *topologies_[rank]; }
   smddp::ChannelResources& resources(int rank) { return resources_[rank]; }
+  size_t alltoall_aggregate_bytes = smddp::Selector().alltoall_aggregate_bytes;
 
  private:
+  static std::vector<int> EvenNodes(int size, int nodes) {
+    std::vector<int> keys(size);
+    for (int r = 0; r < size; ++r) keys[r] = r * nodes / size;
+    return keys;
+  }
+
   void AddNode(const std::vector<int>& ranks, size_t chunk_bytes) {
     int local_size = static_cast<int>(ranks.size());
     size_t bytes = smddp::ShmGroup::BytesNeeded(local_size, chunk_bytes);

@@ -66,6 +66,9 @@ def moves(core):
         mine = np.stack([values(core.rank * 10 + p, count, np.int32) for p in ranks])
         want = np.stack([values(p * 10 + core.rank, count, np.int32) for p in ranks])
         check(core.alltoall(mine), want, "alltoall")
+    mine = np.stack([values(core.rank * 10 + p, 1000, np.int32) for p in ranks])
+    want = np.stack([values(p * 10 + core.rank, 1000, np.int32) for p in ranks])
+    check(core.alltoall(mine), want, "alltoall by host")
     for rows in (1, 7, 5003):
         total = sum(values(r, rows * 3, np.float32) for r in ranks).reshape(rows, 3)
         got = core.reducescatter(values(core.rank, rows * 3, np.float32).reshape(rows, 3))

@@ -47,6 +47,7 @@ class Generator {
     const size_t chunks[] = {512, 1024, 4096};
     program_.chunk_bytes = chunks[random_.Below(3)];
     if (nodes == 1) program_.forced_allreduce = random_.Chance(0.6) ? "shm" : "";
+    if (nodes > 1 && random_.Chance(0.7)) program_.alltoall_aggregate_bytes = 1 << 20;
     program_.disseminates = nodes > 1 && random_.Chance(0.4);
     program_.reads_peers = nodes == 1 && random_.Chance(0.2);
     const double preemptions[] = {0, 0.05, 0.3};
@@ -329,6 +330,7 @@ std::string Program::Describe() const {
   out << size << " ranks on nodes";
   for (int node : node_of) out << " " << node;
   out << ", chunks of " << chunk_bytes << ", allreduce '" << forced_allreduce << "'"
+      << (alltoall_aggregate_bytes > 0 ? ", alltoalls by node" : "")
       << (disseminates ? ", disseminates" : "") << (reads_peers ? ", single copy" : "")
       << ", preemption " << preemption << ", delays to " << network.longest_delay
       << (goes_on_after_failure ? ", goes on" : ", leaves") << " after a failure\n";
