@@ -31,7 +31,7 @@ struct Config {
   std::string allreduce;
   // SMDDP_ALLTOALL_AGGREGATE_BYTES: between nodes, alltoalls whose parts have fewer bytes than this
   // on average travel in one message per node and owner, others in one per pair of ranks; 0: all.
-  size_t alltoall_aggregate_bytes = 16 << 10;
+  size_t alltoall_aggregate_bytes = 128 << 10;
   // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512, on ARM generic or neon. Empty: the
   // best that the CPU has.
   std::string isa;

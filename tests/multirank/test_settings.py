@@ -48,7 +48,7 @@ def check_all_refused(became, *words) -> None:
         ({"SMDDP_NODES": "2"}, "SMDDP_NODES: 0 on ranks 0, 2; 2 on rank 1"),
         (
             {"SMDDP_ALLTOALL_AGGREGATE_BYTES": "0"},
-            "SMDDP_ALLTOALL_AGGREGATE_BYTES: 16384 on ranks 0, 2; 0 on rank 1",
+            "SMDDP_ALLTOALL_AGGREGATE_BYTES: 131072 on ranks 0, 2; 0 on rank 1",
         ),
         ({"SMDDP_SINGLE_PROCESS": "1"}, "SMDDP_SINGLE_PROCESS: 0 on ranks 0, 2; 1 on rank 1"),
         ({"SMDDP_BUCKET_BYTES": "77"}, "SMDDP_BUCKET_BYTES: 33554432 on ranks 0, 2; 77 on rank 1"),
