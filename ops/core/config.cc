@@ -54,6 +54,11 @@ Status ReadWord(const char* name, std::initializer_list<const char*> words, std:
   return Refuse(name, text, "one of: " + accepted);
 }
 
+std::string ReadText(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? "" : text;
+}
+
 }  // namespace
 
 Status Config::FromEnvironment(Config* config) {
@@ -66,6 +71,7 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
+      Tuning::Parse(ReadText("SMDDP_TUNING"), &config->tuning),
       ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "shm", "hierarchical"}, &config->allreduce),
       ReadWord("SMDDP_NCCL", {"auto", "off", "required"}, &config->nccl),

@@ -30,7 +30,9 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
-  selector.alltoall_aggregate_bytes = config.alltoall_aggregate_bytes;
+  bool tuned = config.alltoall_aggregate_bytes == Config::kAsTuned;
+  selector.alltoall_aggregate_bytes =
+      tuned ? config.tuning.AlltoallAggregateBytes() : config.alltoall_aggregate_bytes;
   return selector;
 }
 
@@ -109,6 +111,10 @@ Status Communicator::Start() {
   if (!status.ok()) return status;
   everybody_->StartProgress();
   if (topology().rank == 0) WarnOfBinding();
+  if (topology().rank == 0 && topology().num_nodes > 1) {
+    LogInfo(context_->config.tuning.Describe(everybody_->shm()->chunk_bytes(),
+                                             selector_.alltoall_aggregate_bytes));
+  }
   return {};
 }
 
@@ -380,6 +386,9 @@ std::string Communicator::StatsJson() const {
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
+      << ", \"tuning\": "
+      << context_->config.tuning.Json(everybody_->shm()->chunk_bytes(),
+                                      selector_.alltoall_aggregate_bytes)
       << ", \"staging\": " << StagingJson(*everybody_->shm(), topology()) << "}";
   return out.str();
 }

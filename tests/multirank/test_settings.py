@@ -48,8 +48,9 @@ def check_all_refused(became, *words) -> None:
         ({"SMDDP_NODES": "2"}, "SMDDP_NODES: 0 on ranks 0, 2; 2 on rank 1"),
         (
             {"SMDDP_ALLTOALL_AGGREGATE_BYTES": "0"},
-            "SMDDP_ALLTOALL_AGGREGATE_BYTES: 131072 on ranks 0, 2; 0 on rank 1",
+            "SMDDP_ALLTOALL_AGGREGATE_BYTES: automatic on ranks 0, 2; 0 on rank 1",
         ),
+        ({"SMDDP_TUNING": "measure"}, "SMDDP_TUNING: default on ranks 0, 2; measure on rank 1"),
         ({"SMDDP_SINGLE_PROCESS": "1"}, "SMDDP_SINGLE_PROCESS: 0 on ranks 0, 2; 1 on rank 1"),
         ({"SMDDP_BUCKET_BYTES": "77"}, "SMDDP_BUCKET_BYTES: 33554432 on ranks 0, 2; 77 on rank 1"),
         (
@@ -79,6 +80,8 @@ def test_all_that_differs_is_named_between_nodes(tmp_path):
         ("SMDDP_STALL_WARNING_SECONDS", "-1", "a number from 0 to"),
         ("SMDDP_CHUNK_BYTES", "abc", "a whole number from 4096 to 67108864"),
         ("SMDDP_ALLTOALL_AGGREGATE_BYTES", "-1", "a whole number from 0 to"),
+        ("SMDDP_TUNING", "latency_us=5,gbs=fast,copy_gbs=4", "has 'gbs=fast'; it takes default"),
+        ("SMDDP_TUNING", "/nowhere/tuning", "cannot be read, or is empty"),
         ("SMDDP_SPIN_MICROSECONDS", "1.5", "a whole number from -1 to"),
         ("SMDDP_NODES", "nan", "a whole number from 0 to"),
         ("SMDDP_SINGLE_COPY", "0.5", "a whole number from 0 to 1"),
@@ -101,6 +104,22 @@ def test_a_setting_that_cannot_be(tmp_path, name, value, why):
     became = start_on_one(tmp_path, {name: value}, env={"AGAIN": "1"})
     check_all_refused(became, "rank 1 cannot start: ", why)
     assert [one["again"] for one in became] == [2, 2]
+
+
+@pytest.mark.parametrize("given", ["measure", "latency_us=20,gbs=12,copy_gbs=5"])
+def test_costs_between_nodes(tmp_path, given):
+    """Measured or given, they are the same on all ranks; of three nodes one has no partner."""
+    env = {"SMDDP_NODES": "3", "SMDDP_TUNING": given, "SMDDP_LOG_LEVEL": "info"}
+    became, output = start(launcher.mpirun(4), tmp_path, env=env)
+    tuning = became[0]["tuning"]
+    assert [one["tuning"] for one in became] == [tuning] * 4, output[-4000:]
+    assert tuning["source"] == ("measured" if given == "measure" else "given")
+    assert tuning["latency_us"] > 0
+    assert tuning["gbs"] > 0
+    assert tuning["copy_gbs"] > 0
+    if given != "measure":
+        assert (tuning["chunk_bytes"], tuning["alltoall_aggregate_bytes"]) == (2 << 20, 64 << 10)
+    assert f"chunks of {tuning['chunk_bytes']} bytes" in output, output[-4000:]
 
 
 def test_a_part_of_the_ranks(tmp_path):

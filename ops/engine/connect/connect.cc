@@ -9,6 +9,7 @@
 
 #include "core/deadline.h"
 #include "core/log.h"
+#include "engine/connect/measure_link.h"
 #include "transport/mpi/mpi_group.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
@@ -52,7 +53,7 @@ size_t ChunkBytes(const Config& config, const Topology& topo) {
   constexpr size_t kLaneBytes = 64, kUnit = 256;
   size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
   if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
-  return std::max<size_t>(topo.num_nodes > 1 ? 1 << 20 : 256 << 10, least);
+  return std::max<size_t>(topo.num_nodes > 1 ? config.tuning.ChunkBytes() : 256 << 10, least);
 }
 
 size_t SegmentBytes(const Config& config, const Topology& topo) {
@@ -105,13 +106,13 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
 
 // Groups ranks into nodes that provably share memory. A node in which some rank could not attach is
 // split up, and its ranks communicate through MPI.
-Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* connection) {
+Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection) {
   Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
     all->resize(mpi.size());
     return mpi.Allgather(&own, sizeof own, all->data());
   };
   Announcement own{};
-  std::string key = KeyOf(config, mpi);
+  std::string key = KeyOf(*config, mpi);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
   std::vector<Announcement> all;
   Status problem;
@@ -122,8 +123,10 @@ Status ShareMemory(const Config& config, const MpiLibrary& mpi, Connection* conn
     for (const Announcement& one : all) keys.emplace_back(one.key);
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
     const Topology& topo = connection->topology;
-    status =
-        MapSegments(config, SegmentBytes(config, topo), exchange, connection, &own, &all, &problem);
+    status = MeasureBetweenNodes(mpi, topo, &config->tuning);
+    if (!status.ok()) return status;
+    size_t bytes = SegmentBytes(*config, topo);
+    status = MapSegments(*config, bytes, exchange, connection, &own, &all, &problem);
     if (!status.ok()) return status;
     bool everybody = true, whole = true;
     for (const Announcement& one : all) everybody = everybody && one.ok;
@@ -327,7 +330,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     // Another library may have initialized MPI already, which the environment does not show.
     if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
     Status status = OpenMpi(ranks, terms, context);
-    if (status.ok()) status = ShareMemory(config, *context->mpi, connection.get());
+    if (status.ok()) status = ShareMemory(*context->mpi, &context->config, connection.get());
     if (!status.ok()) return status;
   } else {
     Terms own = terms;
@@ -338,7 +341,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     topo = Topology::FromKeys(0, std::vector<int>{0});
     connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
   }
-  MakeChannelResources(config, &context->turn, connection.get());
+  MakeChannelResources(context->config, &context->turn, connection.get());
   *out = std::move(connection);
   if (topo.num_nodes == 1) return {};
   if (!context->mpi->multiple_threads()) {

@@ -71,7 +71,10 @@ Terms WithCore(Terms terms, const Config& config) {
   add("SMDDP_CHUNK_BYTES",
       OrAutomatic(config.chunk_bytes == 0 ? "" : std::to_string(config.chunk_bytes)));
   add("SMDDP_SINGLE_COPY", config.single_copy ? "1" : "0");
-  add("SMDDP_ALLTOALL_AGGREGATE_BYTES", std::to_string(config.alltoall_aggregate_bytes));
+  bool tuned = config.alltoall_aggregate_bytes == Config::kAsTuned;
+  add("SMDDP_ALLTOALL_AGGREGATE_BYTES",
+      OrAutomatic(tuned ? "" : std::to_string(config.alltoall_aggregate_bytes)));
+  add("SMDDP_TUNING", config.tuning.Text());
   add("SMDDP_NODES", std::to_string(config.nodes));
   add("SMDDP_NCCL", config.nccl);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");

@@ -34,7 +34,8 @@ def becomes():
             hvd.init()
             again = hvd.size()
     size = hvd.size() if hvd.is_initialized() else 0
-    report(error=error, seconds=seconds, again=again, size=size)
+    tuning = hvd.stats()["tuning"] if size else None
+    report(error=error, seconds=seconds, again=again, size=size, tuning=tuning)
     time.sleep(1)  # the others write theirs before mpirun ends them
 
 

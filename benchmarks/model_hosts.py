@@ -1,0 +1,74 @@
+"""Computes, and does not run, how long gradients take on many hosts, from the costs of a link.
+
+    python benchmarks/model_hosts.py --latency-us 20 --gbs 12 --copy-gbs 5 --per-node 8
+
+The costs are those of SMDDP_TUNING (`stats()["tuning"]` has them after SMDDP_TUNING=measure), and
+what a message costs the processor that sends and receives it. The model follows the algorithm
+(ops/collective/host/hierarchical_allreduce.cc): for each bucket a header exchange, then for each
+chunk a sum in the node, an alltoall and an allgather between the owners of a share, and copies in
+the node. Chunks are pipelined, so the slowest of link, messages and node sets the pace, and a
+bucket's first chunk is waited for. Nothing competes for the link. Nothing here was measured on that
+many hosts: the table says what would be the limit, not what a cluster does.
+"""
+
+import argparse
+import math
+
+BUCKETS = [1 << 20, 32 << 20, 32 << 20, 102_228_128 - (65 << 20)]  # ResNet-50's gradients
+LINEAR_NODES = 16  # HeaderExchange::linear_nodes
+HEADER = 64
+
+
+def header_seconds(nodes, cost):
+    """Return what comparing signatures takes before an operation."""
+    message = HEADER + min(1024, max(64, (64 << 10) // nodes // 64 * 64))
+    each = cost.latency + cost.message * 2
+    if nodes <= LINEAR_NODES:
+        return cost.latency + (nodes - 1) * (cost.message * 2 + message * cost.per_byte)
+    rounds = math.ceil(math.log2(nodes))
+    return rounds * each + (nodes - 1) * message * cost.per_byte
+
+
+def bucket_seconds(size, nodes, cost):
+    """Return the header's, the link's, the messages' and the node's time for a bucket."""
+    chunks = math.ceil(size / cost.chunk)
+    chunk = size / chunks
+    link = 2 * (nodes - 1) / nodes * chunk * cost.per_byte  # both exchanges; all owners share it
+    messages = 2 * (nodes - 1) * 2 * cost.message  # sent and received, of each owner
+    # Stage, sum and unpack; every rank of the node at once, each at its own rate.
+    node = 3 * chunk * cost.copy_per_byte
+    pace = max(link, messages, node)
+    first = link + messages + node + 2 * cost.latency
+    waits = {"link": link, "messages": messages, "node": node}
+    limit = max(waits, key=waits.get)
+    return header_seconds(nodes, cost), first + (chunks - 1) * pace, limit
+
+
+def main():
+    """Parse the arguments; see the top of this file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--latency-us", type=float, default=20)
+    parser.add_argument("--gbs", type=float, default=12, help="between nodes, GB/s a node")
+    parser.add_argument("--copy-gbs", type=float, default=5, help="in the node, GB/s a rank")
+    parser.add_argument("--message-us", type=float, default=1, help="processor's time, each side")
+    parser.add_argument("--chunk-kib", type=float, default=1024)
+    parser.add_argument("--per-node", type=int, default=8, help="ranks")
+    parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    cost = parser.parse_args()
+    cost.latency, cost.message = cost.latency_us * 1e-6, cost.message_us * 1e-6
+    cost.per_byte, cost.copy_per_byte = 1e-9 / cost.gbs, 1e-9 / cost.copy_gbs
+    cost.chunk = cost.chunk_kib * 1024
+    print("Computed from a model, not run.")
+    print("| ranks | nodes | headers | buckets | a step | limited by |\n|---|---|---|---|---|---|")
+    for ranks in cost.ranks:
+        nodes = max(2, ranks // cost.per_node)
+        found = [bucket_seconds(size, nodes, cost) for size in BUCKETS]
+        headers, buckets = sum(one[0] for one in found), sum(one[1] for one in found)
+        print(
+            f"| {ranks} | {nodes} | {headers * 1e3:.2f} ms | {buckets * 1e3:.1f} ms | "
+            f"{(headers + buckets) * 1e3:.1f} ms | {found[-1][2]} |"
+        )
+
+
+if __name__ == "__main__":
+    main()
