@@ -108,19 +108,37 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
         PartialDistributedGradientTape,
     )
 
+# Written out, since editors and type checkers read it and compute nothing.
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNormalization",
     "__version__",
     "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
     "ccl_built",
+    "check_ranks_equal",
     "cross_rank",
     "cross_size",
     "cuda_built",
@@ -128,34 +146,47 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
+    "local_rank_op",
     "local_size",
+    "local_size_op",
     "mpi_built",
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "once_per_node",
+    "pin_gpu",
+    "process_set_included_op",
     "rank",
+    "rank_op",
+    "reducescatter",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "size_op",
     "start_timeline",
     "stats",
     "stop_timeline",
-    *_NEED_TENSORFLOW,
 ]
 
 
-def __getattr__(name: str):
-    """Loads names that need TensorFlow on first use."""
-    if name not in _NEED_TENSORFLOW:
-        raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"smddp_tf.{_NEED_TENSORFLOW[name]}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
+
+    def __getattr__(name: str):
+        """Loads names that need TensorFlow on first use."""
+        if name not in _NEED_TENSORFLOW:
+            raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"smddp_tf.{_NEED_TENSORFLOW[name]}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list:

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypeAlias
 
     import numpy as np
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from smddp_tf._compression import NoneCompressor
 
     Tensor: TypeAlias = tf.Tensor
-    TensorLike: TypeAlias = tf.Tensor | tf.Variable | tf.IndexedSlices | np.ndarray | float | bool
+    TensorLike: TypeAlias = (
+        tf.Tensor | tf.Variable | tf.IndexedSlices | np.ndarray | Sequence[Any] | float | bool
+    )
     GradientTape: TypeAlias = tf.GradientTape
     # A TensorFlow or a Keras variable.
     Variable: TypeAlias = Any

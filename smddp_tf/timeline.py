@@ -6,13 +6,14 @@ not need TensorFlow; plots need matplotlib.
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import statistics
 import sys
 
 
-def read(path) -> list:
+def read(path: str | os.PathLike) -> list:
     """Reads the events of a file, which may be truncated anywhere if the rank was killed."""
     text = pathlib.Path(path).read_text().rstrip().removesuffix("]").rstrip()
     while text:
@@ -181,7 +182,7 @@ def _bars(rows: list) -> list:
     return bars
 
 
-def plot(by_rank: dict, offsets: dict, step: int | None, path) -> None:
+def plot(by_rank: dict, offsets: dict, step: int | None, path: str | os.PathLike) -> None:
     """Plots a step: each rank's backward pass, and the phases of its gradient buckets.
 
     Args:

@@ -8,7 +8,7 @@ from smddp_tf._collectives.checks import MOVABLE, check_dtype
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import TensorLike
+from smddp_tf._types import Tensor, TensorLike
 
 tf = tensorflow()
 
@@ -18,7 +18,7 @@ def allgather(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-):
+) -> Tensor:
     """Concatenates the ranks' tensors along the first dimension, in rank order.
 
     Args:
@@ -48,7 +48,7 @@ def grouped_allgather(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-):
+) -> list[Tensor]:
     """Concatenates each tensor of a list along its first dimension; see allgather().
 
     Returns:

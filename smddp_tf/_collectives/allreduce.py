@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, resolve_op
 from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine, reduce_dense
@@ -30,7 +31,7 @@ def allreduce(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
-):
+) -> Any:
     """Reduces a tensor over all ranks; every rank gets the result.
 
     Args:
@@ -97,7 +98,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
     ignore_name_scope: bool = False,
     name: str | None = None,
-):
+) -> list[Any]:
     """Reduces a list of tensors together, with one op per dtype.
 
     Arguments and errors are the same as allreduce()'s. tensors is a list or tuple; it may be empty

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from smddp_tf._collectives.checks import MOVABLE, check_dtype
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
@@ -17,7 +19,7 @@ def alltoall(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-):
+) -> Any:
     """Sends rows of a tensor to every rank, and receives rows from every rank.
 
     Args:

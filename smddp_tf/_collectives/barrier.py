@@ -6,7 +6,7 @@ from smddp_tf._graph import ops, order
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 
 
-def barrier(process_set: ProcessSet = global_process_set, name: str | None = None):
+def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Blocks until every rank of the process set has called it."""
     group = check_process_set(process_set)
     if group.size == 1:

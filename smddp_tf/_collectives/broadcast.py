@@ -6,7 +6,7 @@ from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import TensorLike
+from smddp_tf._types import Tensor, TensorLike
 
 tf = tensorflow()
 
@@ -17,7 +17,7 @@ def broadcast(
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
-):
+) -> Tensor:
     """Copies the root's tensor to every rank.
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from smddp_tf._graph import ops
 from smddp_tf._job import basics
+from smddp_tf._types import Tensor
 
 
-def join():
+def join() -> Tensor:
     """Blocks until all ranks have called it; meanwhile takes part in the others' collectives.
 
     For ranks that ran out of data. A joined rank contributes zeros to allreduces and gradient

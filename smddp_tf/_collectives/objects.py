@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 from smddp_tf._collectives.allgather import allgather
@@ -50,7 +51,7 @@ def broadcast_object(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-):
+) -> Any:
     """Sends the root's Python object to every rank.
 
     Args:
@@ -92,7 +93,7 @@ def broadcast_object_fn(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-):
+) -> Callable[[Any], Any]:
     """Returns a function of one object that calls broadcast_object with these arguments."""
 
     def call(obj):
@@ -106,7 +107,7 @@ def allgather_object(
     session: Any = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-):
+) -> list[Any]:
     """Returns the list of the ranks' objects, in rank order.
 
     Objects must be accepted by pickle, or by cloudpickle if it is installed.

@@ -13,7 +13,7 @@ from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
-from smddp_tf._types import Compressor, TensorLike
+from smddp_tf._types import Compressor, Tensor, TensorLike
 
 tf = tensorflow()
 
@@ -28,7 +28,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     name: str | None = None,
-):
+) -> list[Tensor]:
     """Reduces a list of tensors together, with one op per dtype.
 
     Arguments and errors are the same as reducescatter()'s; tensors is a list or tuple and may be
@@ -94,7 +94,7 @@ def reducescatter(
     ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-):
+) -> Tensor:
     """Reduces a tensor over all ranks; each rank receives some rows of the result.
 
     Args:

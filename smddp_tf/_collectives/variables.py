@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf._collectives.broadcast import broadcast
 from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root
@@ -55,7 +56,7 @@ def broadcast_(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-):
+) -> list[Variable]:
     """Assigns the root's values to the variables of every rank, in place.
 
     The states of random generators (Keras 3's SeedGenerator, as in dropout, and
@@ -105,7 +106,7 @@ def broadcast_variables(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
-):
+) -> list[Variable]:
     """Assigns the root's values to the variables of every rank; see broadcast_().
 
     Works eagerly and inside tf.function. inplace is ignored, accepted for compatibility: variables
@@ -115,7 +116,7 @@ def broadcast_variables(
     return broadcast_(variables, root_rank, process_set=process_set)
 
 
-def broadcast_global_variables(root_rank: int):
+def broadcast_global_variables(root_rank: int) -> Any:
     """Broadcasts all global variables of the default TF1 graph.
 
     Raises:

@@ -116,7 +116,7 @@ def check_ranks_equal(
     variables: Iterable[Variable],
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-):
+) -> None:
     """Checks that variables are bitwise equal on all ranks. Every rank must call it.
 
     Meant for custom training loops, every few hundred steps; Keras users have

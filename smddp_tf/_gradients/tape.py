@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf._compression import Compression
 from smddp_tf._gradients.options import ReduceOptions
@@ -139,7 +140,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     groups: int | Sequence | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
-):
+) -> Any:
     """Wraps a tf.GradientTape, before or after recording, so that gradient() reduces gradients.
 
     Args:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._types import Tensor
 
 tf = tensorflow()
 
@@ -23,27 +24,27 @@ def _query(query: int, process_set_id: int, name):
     return answer
 
 
-def rank_op(name: str | None = None):
+def rank_op(name: str | None = None) -> Tensor:
     """This process's rank in the job."""
     return _query(_RANK, 0, name)
 
 
-def size_op(process_set_id: int = 0, name: str | None = None):
+def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """The number of ranks in the job, or in the process set with this id."""
     return _query(_SIZE, process_set_id, name)
 
 
-def local_rank_op(name: str | None = None):
+def local_rank_op(name: str | None = None) -> Tensor:
     """This process's rank among the ranks of its node (those that share memory)."""
     return _query(_LOCAL_RANK, 0, name)
 
 
-def local_size_op(name: str | None = None):
+def local_size_op(name: str | None = None) -> Tensor:
     """The number of ranks on this node (those that share memory), including this one."""
     return _query(_LOCAL_SIZE, 0, name)
 
 
-def process_set_included_op(process_set_id: int = 0, name: str | None = None):
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """1 if this process is in the process set with this id, else 0."""
     return _query(_INCLUDED, process_set_id, name)
 

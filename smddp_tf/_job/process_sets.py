@@ -60,15 +60,15 @@ class ProcessSet:
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks}, process_set_id={self.process_set_id})"
 
-    def size(self):
+    def size(self) -> int | None:
         """The number of ranks in the set; None if the set is not in the job."""
         return None if self.process_set_id is None else len(self.ranks)
 
-    def rank(self):
+    def rank(self) -> int | None:
         """This process's rank in the set; None for non-members or if the set is not in the job."""
         return self.ranks.index(basics.rank()) if self.included() else None
 
-    def included(self):
+    def included(self) -> bool | None:
         """Whether this process is a member; None if the set is not in the job."""
         return None if self.process_set_id is None else basics.rank() in self.ranks
 

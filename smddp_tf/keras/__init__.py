@@ -14,7 +14,6 @@ from smddp_tf.keras._shard import shard
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
-    *smddp_tf.__all__,
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
     "SyncBatchNormalization",
@@ -25,3 +24,4 @@ __all__ = [
     "predict",
     "shard",
 ]
+__all__ += smddp_tf.__all__

@@ -26,7 +26,7 @@ def _moving_statistics(model) -> list:
     return [variable for variable in found if variable is not None]
 
 
-def average_batch_normalization(model: Any, process_set: ProcessSet = global_process_set):
+def average_batch_normalization(model: Any, process_set: ProcessSet = global_process_set) -> int:
     """Averages the moving means and variances of BatchNormalization layers over the ranks.
 
     Each rank computes moving statistics from its own batches, so without averaging, the ranks'

@@ -25,7 +25,7 @@ def load_model(
     compile: bool = True,
     safe_mode: bool = True,
     **options: Any,
-):
+) -> Any:
     """Loads a model and makes its optimizer distributed, keeping its iterations, slots and rate.
 
     Args:

@@ -73,7 +73,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     scale_local_gradients: bool = True,
     bucket_bytes: int = 0,
     **unknown: Any,
-):
+) -> Any:
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
 
     Args:
@@ -179,7 +179,7 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
     **kwargs: Any,
-):
+) -> Any:
     """DistributedOptimizer, but the gradients of some layers stay local.
 
     Args:

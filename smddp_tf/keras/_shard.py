@@ -24,7 +24,7 @@ def shard(
     shuffle: bool = False,
     seed: int = 0,
     buffer_size: int = 10_000,
-):
+) -> Any:
     """Returns this rank's shard of the data: elements rank, rank + size, rank + 2 * size, ...
 
     All ranks get the same number of elements, so with equal batch sizes they take the same number

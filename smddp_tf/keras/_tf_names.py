@@ -34,7 +34,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     **unknown: Any,
-):
+) -> Any:
     """smddp_tf.keras.DistributedOptimizer, with the arguments of Horovod's TensorFlow module.
 
     Args:
@@ -91,7 +91,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
-):
+) -> Any:
     """DistributedGradientTape, but the gradients of some layers stay local.
 
     Args:

@@ -1,6 +1,7 @@
 """The house's order: nothing lower knows anything higher, and files stay small."""
 
 import ast
+import inspect
 import pathlib
 import re
 import subprocess
@@ -222,6 +223,14 @@ def test_the_version_is_the_same_everywhere():
     assert f'version = "{__version__}"' in (ROOT / "pyproject.toml").read_text()
 
 
+def _written_names(path) -> list:
+    """The strings that a file assigns to __all__."""
+    tree = ast.parse(path.read_text())
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+    value = next(node.value for node in assigned if node.targets[0].id == "__all__")
+    return ast.literal_eval(value)
+
+
 def test_editors_see_every_name():
     """The names that are imported late are imported where only tools look, and from there."""
     import smddp_tf
@@ -234,6 +243,10 @@ def test_editors_see_every_name():
                 for name in imported.names:
                     shown[name.name] = imported.module.removeprefix("smddp_tf.")
     assert shown == smddp_tf._NEED_TENSORFLOW
+    # They take __all__ for what is public if it is a list of strings, and nothing computed.
+    assert set(_written_names(ROOT / "smddp_tf/__init__.py")) == set(smddp_tf.__all__)
+    assert set(smddp_tf._NEED_TENSORFLOW) < set(smddp_tf.__all__)
+    assert _written_names(ROOT / "smddp_tf/keras/__init__.py")
     assert (ROOT / "smddp_tf/py.typed").exists()
 
 
@@ -253,25 +266,30 @@ print(smddp_tf.Sum, f"{smddp_tf.Average}", repr(smddp_tf.Max), int(smddp_tf.Prod
     assert result.stdout.split() == ["Sum", "Average", "Max", "5"]
 
 
-def test_every_public_argument_has_a_type():
-    """For editors and type checkers: of functions, and of classes' constructors and methods."""
-    import inspect
-
+def _public_functions():
+    """(name, function, whether it is a method) of what scripts call, and constructors."""
     import smddp_tf.keras
+    from smddp_tf import sagemaker, timeline
 
-    untyped = []
-    for module in (smddp_tf, smddp_tf.keras, smddp_tf.keras.callbacks):
-        for name in module.__all__:
+    for module in (smddp_tf, smddp_tf.keras, smddp_tf.keras.callbacks, sagemaker, timeline):
+        for name in getattr(module, "__all__", None) or dir(module):
             value = getattr(module, name)
-            members = [value] if inspect.isfunction(value) else []
-            if inspect.isclass(value):
-                members = [
-                    member
-                    for key, member in vars(value).items()
-                    if inspect.isfunction(member) and (key == "__init__" or key[0] != "_")
-                ]
-            for member in members:
-                for argument in inspect.signature(member).parameters.values():
-                    if argument.annotation is argument.empty and argument.name != "self":
-                        untyped.append(f"{module.__name__}.{name}: {argument.name}")
+            if not getattr(value, "__module__", "").startswith("smddp_tf"):
+                continue
+            is_class = inspect.isclass(value)
+            for key, member in vars(value).items() if is_class else [(name, value)]:
+                if inspect.isfunction(member) and (key == "__init__" or key[0] != "_"):
+                    yield f"{module.__name__}.{name}.{key}", member, is_class
+
+
+def test_every_public_argument_has_a_type():
+    """For editors and type checkers; so has what functions return."""
+    untyped = []
+    for name, function, is_method in _public_functions():
+        signature = inspect.signature(function)
+        for argument in signature.parameters.values():
+            if argument.annotation is argument.empty and argument.name != "self":
+                untyped.append(f"{name}: {argument.name}")
+        if signature.return_annotation is signature.empty and not is_method:
+            untyped.append(f"{name}: what it returns")
     assert not untyped

@@ -17,7 +17,7 @@ tf = tensorflow()
 
 def RankZero(  # noqa: N802 - used like a callback class
     callback: Any, process_set: ProcessSet = global_process_set
-):
+) -> Any:
     """Runs a callback on rank 0 only; other ranks get one that does nothing.
 
     Use it for callbacks that write or print: ProgbarLogger, TensorBoard, ModelCheckpoint,
@@ -43,7 +43,7 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     save_freq: str | int = "epoch",
     filepath: str | os.PathLike = "best.keras",
     process_set: ProcessSet = global_process_set,
-):
+) -> Any:
     """Saves the model with the best metric, on rank 0.
 
     Put it after MetricAverageCallback, so that it sees the metric of all ranks.
