@@ -10,6 +10,7 @@ from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _metrics, _shard, _shard_sequence
+from smddp_tf.keras.callbacks import MetricAverageCallback
 
 tf = tensorflow()
 
@@ -86,7 +87,7 @@ def evaluate(
     sharded: bool = False,
     process_set: ProcessSet = global_process_set,
     **options: Any,
-):
+) -> Any:
     """model.evaluate() with the data divided among ranks; every rank gets the overall result.
 
     Metrics are computed over all elements, not averaged over the ranks; see MetricAverageCallback
@@ -119,6 +120,9 @@ def evaluate(
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
         data = data[0]
+    # Its join would count the batch of a rank without data.
+    callbacks = options.pop("callbacks", None) or []
+    options["callbacks"] = [c for c in callbacks if not isinstance(c, MetricAverageCallback)]
     logs = model.evaluate(data, return_dict=True, **{"verbose": 0, **options})
 
     if process_set.size() > 1:
@@ -148,7 +152,7 @@ def predict(
     sharded: bool = False,
     process_set: ProcessSet = global_process_set,
     **options: Any,
-):
+) -> Any:
     """model.predict() with the data divided among ranks; every rank gets all predictions.
 
     Collective: all ranks must call it.

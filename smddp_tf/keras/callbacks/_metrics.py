@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -11,6 +13,57 @@ from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = tensorflow()
+
+# What evaluate() takes its results from, at its end: in Keras 3; in tf_keras and Keras 2.
+_RESULTS = ("_get_metrics_result_or_logs", "_validate_and_get_metrics_result")
+
+
+class _Evaluation:
+    """Makes one call of model.evaluate() return the metrics of all ranks.
+
+    Keras gives callbacks a copy of the logs, so what makes the logs is replaced on the model until
+    it is called. If evaluate() fails before that, no callback is told; but fit() or the next
+    evaluate() resets the metrics, and that ends this.
+    """
+
+    def __init__(self, model, process_set) -> None:
+        self.model, self.process_set = model, process_set
+        self.joined, self._resets = False, 0
+        earlier = getattr(vars(model).get("reset_metrics"), "__self__", None)
+        if isinstance(earlier, _Evaluation):
+            earlier.end()
+        self._method = next((name for name in _RESULTS if hasattr(model, name)), "")
+        if not self._method:
+            warnings.warn(
+                "evaluate() of this Keras returns this rank's own metrics; hvd.evaluate() returns "
+                "those of all ranks",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            return
+        self._originals = {name: getattr(model, name) for name in (self._method, "reset_metrics")}
+        # Not setattr(), which Keras would track.
+        vars(model).update({self._method: self._results, "reset_metrics": self._reset_metrics})
+
+    def end(self) -> None:
+        """Gives the model its own methods back."""
+        for name, mine in ((self._method, self._results), ("reset_metrics", self._reset_metrics)):
+            if vars(self.model).get(name) == mine:
+                del vars(self.model)[name]
+
+    def _reset_metrics(self):
+        self._resets += 1
+        if self._resets > 1:  # evaluate() does it once
+            self.end()
+        return self._originals["reset_metrics"]()
+
+    def _results(self, logs):
+        self.end()
+        logs = dict(self._originals[self._method](logs))
+        self.joined = True
+        _metrics.replace(logs, _metrics.of_all_ranks(self.model, self.process_set))
+        _metrics.average(logs, self.process_set)
+        return logs
 
 
 class MetricAverageCallback(Callback):
@@ -27,8 +80,8 @@ class MetricAverageCallback(Callback):
     aggregation.
 
     Put it before callbacks that use metrics (checkpoints, early stopping, learning rate), so that
-    they see the metrics of all ranks. It also works in evaluate(callbacks=[...]), if all ranks call
-    it.
+    they see the metrics of all ranks. With evaluate(callbacks=[...]), which all ranks must call,
+    other callbacks see them, and evaluate() returns them.
 
     Args:
       device: ignored, accepted for compatibility.
@@ -45,6 +98,7 @@ class MetricAverageCallback(Callback):
         self.process_set = process_set
         self._in_epoch = False
         self._trained = self._tested = None
+        self._evaluation: _Evaluation | None = None
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Discards the previous epoch's results."""
@@ -57,9 +111,14 @@ class MetricAverageCallback(Callback):
         del logs
         if self._in_epoch:
             self._trained = self._joined()
+        elif self.process_set.size() > 1:
+            self._evaluation = _Evaluation(self.model, self.process_set)
 
     def on_test_end(self, logs: dict | None = None):
-        """Reduces the metrics of validation, or of evaluate()."""
+        """Reduces the metrics of validation, or of an evaluate() that has not done so itself."""
+        evaluation, self._evaluation = self._evaluation, None
+        if evaluation is not None and evaluation.joined:
+            return
         self._tested = self._joined()
         if not self._in_epoch and logs and self.process_set.size() > 1:
             _metrics.replace(logs, self._tested)

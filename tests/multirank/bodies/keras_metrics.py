@@ -140,12 +140,32 @@ def _evaluate(data, model):
 
 
 def _evaluate_with_the_callback(data, model):
+    """Callbacks see all ranks' metrics, and model.evaluate() returns them."""
     seen = []
     watch = keras.callbacks.LambdaCallback()
     watch.on_test_end = lambda logs: seen.append(dict(logs))
-    callbacks = [C.MetricAverageCallback(), watch]
-    model.evaluate(*data.own, batch_size=20, verbose=0, callbacks=callbacks)
-    data.check(seen[0])
+    average = C.MetricAverageCallback()
+    options = {"batch_size": 20, "verbose": 0}
+    for callbacks in ([average, watch], [watch, average]):
+        got = model.evaluate(*data.own, return_dict=True, callbacks=callbacks, **options)
+        data.check(got)
+        assert got == seen.pop()
+        listed = model.evaluate(*data.own, callbacks=callbacks, **options)
+        assert sorted(listed) == sorted(got.values()), (listed, got)
+    data.check(hvd.evaluate(model, data.x, data.y, return_dict=True, callbacks=[average]))
+    one = hvd.evaluate(model, data.x[:1], data.y[:1], return_dict=True, callbacks=[average])
+    assert one == hvd.evaluate(model, data.x[:1], data.y[:1], return_dict=True)
+    _an_evaluation_that_fails(data, model, average)
+
+
+def _an_evaluation_that_fails(data, model, average):
+    """What comes after it, without the callback, is this rank's alone again."""
+    with raises(Exception, "ncompatible"):
+        model.evaluate(data.own[0][:, :2], data.own[1], verbose=0, callbacks=[average])
+    if rank == 0:  # alone, so whatever is collective would hang
+        own = data.evaluate(*data.own)
+        assert model.evaluate(*data.own, batch_size=20, verbose=0, return_dict=True) == own
+        assert "reset_metrics" not in vars(model)
 
 
 def _one_element(data, model):
