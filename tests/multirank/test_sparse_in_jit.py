@@ -6,7 +6,7 @@ from conftest import KERASES, PYTHONS, on_ranks
 
 @on_ranks("keras_job", KERASES, 2)
 def test_embeddings_fit_in_jit(keras_job, ranks):
-    """fit(jit_compile=True) on an Embedding equals one process, with and without sums of passes."""
+    """fit(jit_compile=True) on an Embedding equals one process; what moves is rows or the table."""
     keras_job(sparse_in_jit.embeddings_fit, ranks).check(ranks)
 
 

@@ -8,6 +8,7 @@ from harness import rank, report, size
 from keras_modes import Mode
 
 import smddp_tf as hvd
+import smddp_tf.keras as hvd_keras
 
 keras = tf.keras
 
@@ -34,6 +35,27 @@ def embeddings_fit():
         ),
     }
     report(differences={name: mode.check(name) for name, mode in modes.items()})
+    _what_fit_moves()
+
+
+def _what_fit_moves():
+    """Rows where the data declare a batch size, and else the table; as docs/keras.md has it."""
+    ids, y = keras_modes.IDS[:24], keras_modes.Y[:24]
+    pairs = tf.data.Dataset.from_tensor_slices((ids, y))
+    table = 4000 * 4 * 4
+    for declared, data in (
+        (True, (ids, y)),
+        (True, (pairs.batch(12, drop_remainder=True),)),
+        (False, (pairs.batch(12),)),
+        (False, (ids[:18], y[:18])),
+    ):
+        model = _large_table()
+        optimizer = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.1))
+        model.compile(optimizer, keras_modes.loss_object(), jit_compile=True)
+        before = hvd.stats()["collective_bytes"]
+        model.fit(*data, batch_size=12 if len(data) == 2 else None, verbose=0)
+        moved = hvd.stats()["collective_bytes"] - before
+        assert (moved < table) == declared, (declared, data, moved, table)
 
 
 def _want(op, rows_of):
