@@ -39,7 +39,7 @@ def _constant():
     """The constant that collectives touch. TensorFlow inlines small ones, so it is larger."""
     if not _constants:
         with tf.init_scope(), tf.device("/cpu:0"):
-            _constants.append(tf.zeros([256], tf.int32))
+            _constants.append(tf.constant([0] * 256))  # tf.zeros() would run an op
     return _constants[0]
 
 
