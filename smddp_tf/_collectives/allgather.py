@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, tensor_of
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -36,7 +36,7 @@ def allgather(
     """
     del ignore_name_scope
     group = check_process_set(process_set)
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = tensor_of(tensor, "allgather")
     check_dtype(tensor, MOVABLE, "allgather")
     if group.size == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
@@ -58,5 +58,5 @@ def grouped_allgather(
     name = name or order.site_name("grouped_allgather")
     return [
         allgather(tensor, f"{name}.{i}", process_set=process_set)
-        for i, tensor in enumerate(tensors)
+        for i, tensor in enumerate(list_of(tensors, "grouped_allgather", "tensors"))
     ]

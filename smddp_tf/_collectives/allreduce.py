@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, resolve_op
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, list_of, resolve_op, tensor_of
 from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine, reduce_dense
 from smddp_tf._collectives.scaling import factor, scaled
 from smddp_tf._collectives.slices import allreduce_slices
@@ -72,7 +72,7 @@ def allreduce(
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         return allreduce_slices(tensor, op, name, group)
 
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = tensor_of(tensor, "allreduce")
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if bypasses_plan(op, compression):
         result = scaled(tensor, factor(prescale_factor))
@@ -112,7 +112,7 @@ def grouped_allreduce(
     op = resolve_op(average, op)
     given_name, name = name, name or order.site_name("grouped_allreduce")
 
-    tensors = list(tensors)
+    tensors = list_of(tensors, "grouped_allreduce", "tensors")
     if bypasses_plan(op, compression):
         return [
             allreduce(
@@ -136,7 +136,7 @@ def grouped_allreduce(
 
     packed = []
     for i in dense:
-        tensor = tf.convert_to_tensor(tensors[i])
+        tensor = tensor_of(tensors[i], "allreduce")
         check_dtype(tensor, REDUCIBLE, "allreduce")
         packed.append(compression.compress(tensor))
 

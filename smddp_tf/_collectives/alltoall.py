@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, tensor_of
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -44,7 +44,7 @@ def alltoall(
     """
     del ignore_name_scope
     group = check_process_set(process_set)
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = tensor_of(tensor, "alltoall")
     check_dtype(tensor, MOVABLE, "alltoall")
     given = splits is not None
     splits = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, tensor_of
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -37,7 +37,7 @@ def broadcast(
     del ignore_name_scope
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = tensor_of(tensor, "broadcast")
     check_dtype(tensor, MOVABLE, "broadcast")
     if group.size == 1:
         return tf.identity(tensor)

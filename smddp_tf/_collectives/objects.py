@@ -45,6 +45,14 @@ def _refuse_unpickled(reasons: dict) -> None:
         raise pickle.PicklingError(f"an object cannot be pickled, so no rank gets it: {text}")
 
 
+def _require_eager(what: str) -> None:
+    """Raises RuntimeError while a graph is traced, which has no value to unpickle."""
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            f"{what}() sends an object when it is called; call it outside of tf.function"
+        )
+
+
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -73,12 +81,13 @@ def broadcast_object(
     root_rank = check_root(root_rank, process_set)
     if group.size == 1:
         return obj
+    _require_eager("broadcast_object")
     name = name or order.site_name("broadcast_object")
 
     is_root = basics.rank() == root_rank
     own, fine = _pickled(obj) if is_root else (b"", True)
     size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: an error text
-    length = int(broadcast(size, root_rank, name + ".size", process_set=process_set))
+    length = int(broadcast(size, root_rank, f"{name}.size", process_set=process_set))
 
     data = tf.io.decode_raw(own, tf.uint8) if is_root else tf.zeros([abs(length)], tf.uint8)
     received = broadcast(data, root_rank, name, process_set=process_set)
@@ -119,11 +128,12 @@ def allgather_object(
     group = check_process_set(process_set)
     if group.size == 1:
         return [obj]
+    _require_eager("allgather_object")
     name = name or order.site_name("allgather_object")
 
     own, fine = _pickled(obj)
     size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: an error text
-    sizes = allgather(size, name + ".sizes", process_set=process_set)
+    sizes = allgather(size, f"{name}.sizes", process_set=process_set)
 
     own = tf.io.decode_raw(own, tf.uint8)
     data = allgather(own, name, process_set=process_set).numpy().tobytes()

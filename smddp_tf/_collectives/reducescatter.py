@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, resolve_op
+from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, list_of, resolve_op, tensor_of
 from smddp_tf._collectives.reduction import bypasses_plan
 from smddp_tf._collectives.scaling import factor, scale_apart
 from smddp_tf._compression import Compression
@@ -47,6 +47,7 @@ def grouped_reducescatter(
         )
 
     name = name or order.site_name("grouped_reducescatter")
+    tensors = list_of(tensors, "grouped_reducescatter", "tensors")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     packed = [compression.compress(tensor) for tensor in tensors]
 
@@ -77,7 +78,7 @@ def _check_scatter(tensor):
         raise NotImplementedError("reducescatter takes dense tensors; use allreduce for slices")
     if isinstance(tensor, numbers.Number):
         tensor = tf.constant(tensor)
-    tensor = tf.convert_to_tensor(tensor)
+    tensor = tensor_of(tensor, "reducescatter")
     check_dtype(tensor, REDUCIBLE, "reducescatter")
     if tensor.shape.rank == 0:
         raise ValueError("reducescatter got a scalar; it takes tensors of at least one dimension")

@@ -1,5 +1,7 @@
 """Pre- and postscaling that the engine does not fuse into the reduction."""
 
+import math
+
 import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
@@ -9,8 +11,18 @@ tf = tensorflow()
 
 
 def factor(value) -> float:
-    """A scale factor, rounded to float32: the precision of the op's attribute, as in Horovod."""
-    return float(np.float32(value))
+    """A scale factor, rounded to float32: the precision of the op's attribute, as in Horovod.
+
+    Raises:
+      TypeError: it is not a number that is known now.
+    """
+    try:
+        number = float(np.float32(value))
+    except (TypeError, ValueError, NotImplementedError):
+        number = math.nan
+    if isinstance(value, str) or math.isnan(number):  # numpy makes None a NaN
+        raise TypeError(f"a prescale or postscale factor is {value!r}, which is not a number")
+    return number
 
 
 def scaled(tensor, factor: float):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, list_of
 from smddp_tf._graph import ops, order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
@@ -51,6 +52,22 @@ def _own_seed(variable, state, root_rank: int):
     return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
 
 
+def _checked(variables) -> list:
+    """The variables as a list.
+
+    Raises:
+      TypeError: they are no list of variables.
+    """
+    variables = list_of(variables, "broadcast_variables", "variables")
+    for one in variables:
+        if not hasattr(one, "assign"):
+            raise TypeError(
+                f"broadcast_variables got {type(one).__name__}, which is no variable, in its list; "
+                "hvd.broadcast(value, root_rank) returns the root's value"
+            )
+    return variables
+
+
 def broadcast_(
     variables: Iterable[Variable],
     root_rank: int,
@@ -74,12 +91,12 @@ def broadcast_(
 
     Raises:
       ValueError: root_rank is not in the set.
-      TypeError: a variable has a dtype that cannot be sent.
+      TypeError: not a list of variables, or a variable has a dtype that cannot be sent.
       tf.errors.FailedPreconditionError and others: same as allreduce().
     """
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
-    variables = list(variables)
+    variables = _checked(variables)
     if group.size == 1 or not variables:
         return variables
 
@@ -110,9 +127,18 @@ def broadcast_variables(
     """Assigns the root's values to the variables of every rank; see broadcast_().
 
     Works eagerly and inside tf.function. inplace is ignored, accepted for compatibility: variables
-    are always assigned in place.
+    are always assigned in place. Warns if there are none.
     """
     del inplace
+    variables = _checked(variables)
+    if not variables and process_set.size() != 1:
+        warnings.warn(
+            "broadcast_variables() got no variables, so nothing is broadcast: models and "
+            "optimizers have theirs once they are built; call it after model.build(...) or after "
+            "the first step",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return broadcast_(variables, root_rank, process_set=process_set)
 
 

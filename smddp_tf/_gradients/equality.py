@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from smddp_tf._collectives.checks import list_of
 from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._gradients.reduce import source_name
 from smddp_tf._graph.framework import tensorflow
@@ -148,5 +149,5 @@ def check_ranks_equal(
             shown = f"variable {label}" if is_variable else str(label)
             own[shown] = (shown, digest(value) if is_variable else repr(value))
     else:
-        own = digests(variables, "variable")
+        own = digests(list_of(variables, "check_ranks_equal", "variables"), "variable")
     require_equal(own, name or "check_ranks_equal", process_set, "check_ranks_equal:")

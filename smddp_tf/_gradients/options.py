@@ -3,10 +3,9 @@
 import copy
 import dataclasses
 import numbers
-import operator
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import resolve_op
+from smddp_tf._collectives.checks import integer, resolve_op
 from smddp_tf._compression import Compression, check_compressor
 from smddp_tf._job.process_sets import ProcessSet, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
@@ -19,9 +18,7 @@ def whole_number(name: str, value, least: int) -> int:
       TypeError: value is not an integer; bools are rejected.
       ValueError: value is less than least.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name}={value!r} is not a whole number")
-    number = operator.index(value)
+    number = integer(name, value)
     if number < least:
         raise ValueError(f"{name}={number} is not >= {least}")
     return number

@@ -128,6 +128,13 @@ def _densified(slices, source, options: ReduceOptions, group: Group):
     return tf.convert_to_tensor(slices)
 
 
+def _tensor_of(grad, source):
+    """The gradient as a tensor: a script may give an optimizer arrays."""
+    if grad is None or tf.is_tensor(grad):
+        return grad
+    return tf.convert_to_tensor(grad, getattr(source, "dtype", None))
+
+
 def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
     """Reduces a list of gradients over the ranks of options.process_set.
 
@@ -148,6 +155,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         return list(grads)
 
     options = options.named(order.site_name(options.name))
+    grads = [_tensor_of(grad, source) for grad, source in zip(grads, sources, strict=True)]
     grads = [
         _densified(grad, source, options, group) if isinstance(grad, tf.IndexedSlices) else grad
         for grad, source in zip(grads, sources, strict=True)
@@ -202,6 +210,20 @@ def _reference(source):
 def identity(source) -> int:
     """The identity of a variable; a Keras 3 variable and the tf.Variable inside it share one."""
     return id(getattr(source, "_value", source))
+
+
+def local_source(source) -> int:
+    """The identity of what is to keep its gradient.
+
+    Raises:
+      TypeError: it is neither a variable nor a tensor.
+    """
+    if not hasattr(source, "shape") or not hasattr(source, "dtype"):
+        raise TypeError(
+            f"{source!r} cannot keep its gradient local: register a variable or a tensor, one in "
+            "each call"
+        )
+    return identity(source)
 
 
 def _divided(grad, divisor: int):

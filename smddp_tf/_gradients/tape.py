@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from smddp_tf._collectives.checks import ignore_devices
 from smddp_tf._compression import Compression
 from smddp_tf._gradients.options import ReduceOptions
-from smddp_tf._gradients.reduce import identity, reduce_all_but_local
+from smddp_tf._gradients.reduce import identity, local_source, reduce_all_but_local
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
@@ -60,7 +60,7 @@ class _Distribution:
 
     def register_local_source(self, source) -> None:
         """Keeps this source's gradients local; scale_local_gradients divides them by size()."""
-        self._local_sources.add(identity(source))
+        self._local_sources.add(local_source(source))
 
     def gradient(
         self,
@@ -166,8 +166,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         each other.
       TypeError: gradtape is not a tape, or an argument has the wrong type.
     """
-    if device_dense or device_sparse:
-        warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
+    ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
     check_process_set(process_set)
     options = ReduceOptions(
         op=op,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     """Connects this process to the other ranks of the job. Further calls have no effect.
 
     Under mpirun the job consists of its ranks. Otherwise the job has one rank, and every
-    collective is the identity.
+    collective is the identity. A further call warns if it has arguments.
 
     Args:
       comm: None: the job has all of mpirun's ranks. A list of mpirun's ranks, or an mpi4py
@@ -67,6 +68,13 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     """
     with _init_lock:
         if basics.is_initialized():
+            if comm is not None or process_sets not in (None, "dynamic"):
+                warnings.warn(
+                    "init() was called before, so its arguments have no effect now; "
+                    "add_process_set() adds sets",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             return
 
         ranks = [] if comm is None else ranks_of(comm)

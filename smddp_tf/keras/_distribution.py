@@ -5,7 +5,12 @@ import dataclasses
 import warnings
 
 from smddp_tf._gradients.options import ReduceOptions
-from smddp_tf._gradients.reduce import identity, reduce_all_but_local, reduce_overwriting
+from smddp_tf._gradients.reduce import (
+    identity,
+    local_source,
+    reduce_all_but_local,
+    reduce_overwriting,
+)
 from smddp_tf._job.process_sets import set_of
 
 ATTRIBUTE = "_smddp_distribution"
@@ -72,7 +77,7 @@ class Distribution:
 
     def register_local_var(self, variable) -> None:
         """Keeps this variable's gradients local."""
-        self._local.add(identity(variable))
+        self._local.add(local_source(variable))
 
     def reduce(self, grads, variables) -> list:
         """Reduces gradients over all ranks; None stays None."""

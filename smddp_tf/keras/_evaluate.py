@@ -120,9 +120,10 @@ def evaluate(
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
         data = data[0]
-    # Its join would count the batch of a rank without data.
-    callbacks = options.pop("callbacks", None) or []
-    options["callbacks"] = [c for c in callbacks if not isinstance(c, MetricAverageCallback)]
+    if isinstance(options.get("callbacks"), (list, tuple, MetricAverageCallback)):
+        # What that joins has the batch of a rank without data in it.
+        given = tf.nest.flatten(options["callbacks"])
+        options["callbacks"] = [c for c in given if not isinstance(c, MetricAverageCallback)]
     logs = model.evaluate(data, return_dict=True, **{"verbose": 0, **options})
 
     if process_set.size() > 1:

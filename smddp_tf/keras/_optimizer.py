@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from smddp_tf._collectives.checks import ignore_devices
 from smddp_tf._compression import Compression
 from smddp_tf._gradients.options import ReduceOptions, whole_number
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -114,9 +114,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         each other.
     """
     refuse_unknown(unknown)
-    if device_dense or device_sparse:
-        warnings.warn("device_dense and device_sparse have no effect", stacklevel=2)
-
+    ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
     check_process_set(process_set)
     passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
     target = _distribution.innermost(_check_is_object(optimizer))

@@ -30,7 +30,12 @@ def RankZero(  # noqa: N802 - used like a callback class
 
     Returns:
       The callback itself on rank 0, a callback without effect elsewhere.
+
+    Raises:
+      TypeError: not a callback object; raised on all ranks.
     """
+    if isinstance(callback, type) or not hasattr(callback, "set_model"):
+        raise TypeError(f"RankZero takes a callback object, not {callback!r}")
     check_process_set(process_set)
     return callback if process_set.rank() == 0 else Callback()
 

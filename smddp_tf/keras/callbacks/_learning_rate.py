@@ -64,6 +64,9 @@ class LearningRateScheduleCallback(Callback):
         steps_per_epoch: int | None = None,
     ):
         super().__init__()
+        for name, value in (("initial_lr", initial_lr), ("multiplier", multiplier)):
+            if not hasattr(value, "__float__") and not (name == "multiplier" and callable(value)):
+                raise TypeError(f"{name}={value!r} is not a number")
         self.initial_lr = initial_lr
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.start_epoch = start_epoch

@@ -74,7 +74,7 @@ class AgreeOnStop(Callback):
 
     def __init__(self, every: int = 1, process_set: ProcessSet = global_process_set):
         super().__init__()
-        if int(every) < 1:
+        if not hasattr(every, "__index__") or every < 1:
             raise ValueError(f"every={every!r} is not a number of batches >= 1")
         check_process_set(process_set)
         self.every, self.process_set = int(every), process_set

@@ -6,6 +6,7 @@ import os
 import time
 
 from smddp_tf._collectives.allreduce import allreduce
+from smddp_tf._gradients.options import whole_number
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -66,11 +67,9 @@ class Throughput(Callback):
         super().__init__()
         check_process_set(process_set)
         self.process_set = process_set
-        if int(batch_size) < 1:
-            raise ValueError(f"batch_size={batch_size} is not >= 1")
-        if every != "epoch" and int(every) < 1:
+        self.batch_size = whole_number("batch_size", batch_size, 1)
+        if every != "epoch" and (not hasattr(every, "__index__") or every < 1):
             raise ValueError(f'every={every!r} is neither "epoch" nor a number >= 1')
-        self.batch_size = int(batch_size)
         self.every = every
         self._log_dir = log_dir
         self._writer = None

@@ -1,5 +1,6 @@
 """What ranks do in test_process_set_changes.py."""
 
+import functools
 import gc
 import os
 import pathlib
@@ -111,7 +112,8 @@ def disagree():
 def removed_in_use():
     s = hvd.add_process_set([0, 1])
     got = []
-    work = threading.Thread(target=lambda: got.append(hvd.allreduce(1.0, hvd.Sum, process_set=s)))
+    reduce = functools.partial(hvd.allreduce, 1.0, op=hvd.Sum, process_set=s)
+    work = threading.Thread(target=lambda: got.append(reduce()))
     if rank == 0:
         work.start()
         time.sleep(0.5)
@@ -120,7 +122,7 @@ def removed_in_use():
         work.start()
     if rank < 2:
         work.join(30)
-        equal(got[0], 1.0)
+        equal(got[0], 2.0)
     assert hvd.remove_process_set(s)
     report(checks=checked())
 

@@ -4,6 +4,7 @@ import importlib.util
 import pickle
 import sys
 import threading
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -73,6 +74,101 @@ def _options():
             hvd.callbacks.CheckRanksEqual(every=every)
 
 
+def _values():
+    """What cannot be reduced, sent or gathered; scalars, lists and arrays can."""
+    for call in (hvd.allreduce, hvd.allgather, hvd.reducescatter, lambda v: hvd.broadcast(v, 0)):
+        for wrong in (None, {"a": 1.0}, tf.sparse.from_dense([1.0]), [[1.0], [2.0, 3.0]]):
+            with raises(ValueError, "takes a tensor, a variable, an array"):
+                call(wrong)
+    with raises(ValueError, "None; a gradient that is None is left out"):
+        hvd.allreduce(None)
+    with raises(ValueError, "this tuple; grouped_allreduce takes lists of tensors"):
+        hvd.allreduce((tf.constant(1.0), tf.constant([2.0])))
+    for call in (hvd.grouped_allreduce, hvd.grouped_allgather, hvd.grouped_reducescatter):
+        for wrong in (1.0, "ab", {"a": 1.0}, None, tf.constant(1.0)):
+            with raises(TypeError, "takes a list of tensors, not"):
+                call(wrong)
+    summed = hvd.allreduce([1.0, 2.0 * rank], op=hvd.Sum)
+    assert summed.numpy().tolist() == [size, size * (size - 1)]
+
+
+def _scales_and_ops():
+    """Op and average in each other's place would give another number, and None as a factor NaN."""
+    with raises(TypeError, "average=Sum is neither True nor False; an op is given by name"):
+        hvd.allreduce(1.0, hvd.Sum)
+    with raises(TypeError, "average='no' is neither"):
+        hvd.allreduce(1.0, average="no")
+    with raises(ValueError, "op=True is unknown"):
+        hvd.allreduce(1.0, op=True)
+    assert float(hvd.allreduce(1.0, np.bool_(False))) == size
+    for wrong in (None, "2", [1.0, 2.0]):
+        with raises(TypeError, "postscale factor is", "not a number"):
+            hvd.allreduce(1.0, prescale_factor=wrong)
+    with raises(TypeError, "device_dense=Sum is not the name of a device"):
+        hvd.DistributedGradientTape(tf.GradientTape(), hvd.Sum)
+
+
+def _roots_and_variables():
+    v = tf.Variable(rank + 1.0)
+    for wrong in ("0", 0.7, None, True):
+        for call in (hvd.broadcast, hvd.broadcast_object, lambda _, r: hvd.broadcast_([v], r)):
+            with raises(TypeError, f"root_rank={wrong!r} is not a whole number"):
+                call(1.0, wrong)
+        with raises(TypeError, "root_rank="):
+            hvd.callbacks.BroadcastGlobalVariablesCallback(wrong)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    for wrong, advice in (
+        (model, "give its variables, as model.variables"),
+        (v, "give [value]"),
+        ({"v": v}, "give list(values.values())"),
+    ):
+        with raises(TypeError, "broadcast_variables takes a list of variables", advice):
+            hvd.broadcast_variables(wrong, 0)
+    for wrong in (1.0, None, np.ones(2), tf.constant(1.0), "v"):
+        with raises(TypeError, "which is no variable, in its list"):
+            hvd.broadcast_variables([v, wrong], 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        hvd.broadcast_variables(model.layers[0].variables, np.int64(0))  # not built
+        hvd.broadcast_variables([v], np.int64(0))
+        hvd.init()
+        hvd.init(process_sets=[hvd.ProcessSet([0])])
+    said = [str(w.message).split(",")[0] for w in caught]
+    assert said == ["broadcast_variables() got no variables", "init() was called before"], said
+    assert float(v) == 1.0
+    with raises(TypeError, "check_ranks_equal takes a list of variables"):
+        hvd.check_ranks_equal(v)
+
+
+def _gradients():
+    """Arrays and lists are gradients too; only variables and tensors can stay local."""
+    v, w = tf.Variable([0.0, 0.0]), tf.Variable([0.0, 0.0])
+    optimizer = hvd.DistributedOptimizer(SGD(1.0))
+    own = np.float32([rank, rank])
+    optimizer.apply_gradients([(own, v), ([0.0, float(rank)], w)])
+    mean = (size - 1) / 2
+    assert v.numpy().tolist() == [-mean, -mean] and w.numpy().tolist() == [0.0, -mean], (v, w)
+    for wrong in ("kernel", [v], 3):
+        with raises(TypeError, "cannot keep its gradient local"):
+            optimizer.register_local_var(wrong)
+        with raises(TypeError, "cannot keep its gradient local"):
+            hvd.DistributedGradientTape(tf.GradientTape()).register_local_source(wrong)
+
+
+def _callbacks():
+    for wrong in (keras.callbacks.CSVLogger, None, []):
+        with raises(TypeError, "RankZero takes a callback object, not"):  # on all ranks
+            hvd.callbacks.RankZero(wrong)
+    with raises(TypeError, "initial_lr='0.1' is not a number"):
+        hvd.callbacks.LearningRateWarmupCallback("0.1")
+    with raises(TypeError, "multiplier='x' is not a number"):
+        hvd.callbacks.LearningRateScheduleCallback(0.1, "x")
+    with raises(ValueError, "every='x' is not a number of batches"):
+        hvd.callbacks.AgreeOnStop("x")
+    with raises(TypeError, "batch_size='x' is not a whole number"):
+        hvd.callbacks.Throughput("x")
+
+
 class Local:
     def __init__(self, value):
         self.value = value
@@ -103,10 +199,18 @@ def _objects():
     with raises(pickle.PicklingError, "rank 0: TypeError"):
         hvd.allgather_object(lock if rank == 0 else 1)
     assert hvd.allgather_object(rank) == list(range(size))
+    for call in (hvd.broadcast_object, hvd.allgather_object):
+        with raises(RuntimeError, "call it outside of tf.function"):
+            tf.function(lambda call=call: call(1), autograph=False)()
 
 
 def all_are_refused():
     _what_is_no_object()
     _options()
+    _values()
+    _scales_and_ops()
+    _roots_and_variables()
+    _gradients()
+    _callbacks()
     _objects()
     report(done=True)
