@@ -82,6 +82,7 @@ def _lines() -> list:
         f"instruction set: {stats['isa']}",
         f"MPI: {_mpi(stats['mpi'])}",
         f"NCCL: {native.nccl()}",
+        f"kernels for GPUs: {native.kernels()}",
         *_tensorflow_lines(),
     ]
 

@@ -21,6 +21,7 @@
 #include "engine/communicator.h"
 #include "engine/part_sizes.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cuda/image.h"
 #include "transport/nccl/library.h"
 
 using namespace smddp;  // this file has the C functions only
@@ -204,6 +205,8 @@ const char* smddp_nccl(void) {
   text = library != nullptr ? library->VersionText() + ": " + library->path : "none: " + why;
   return text.c_str();
 }
+
+const char* smddp_kernels(void) { return PackImageText(); }
 
 void smddp_warn(const char* text) { LogWarning(text); }
 

@@ -55,6 +55,8 @@ SMDDP_EXPORT const char* smddp_version(void);
 SMDDP_EXPORT const char* smddp_build(void);
 // One line for bug reports: NCCL's version and path, or why it cannot be used. Opens it.
 SMDDP_EXPORT const char* smddp_nccl(void);
+// One line for bug reports: the GPUs that the library has kernels for, or "none: " and why.
+SMDDP_EXPORT const char* smddp_kernels(void);
 // Where an NCCL may be, for a process that has loaded none and does not set SMDDP_NCCL_LIBRARY. To
 // be called before smddp_init.
 SMDDP_EXPORT void smddp_suggest_nccl(const char* path);

@@ -27,6 +27,7 @@ struct DeviceIntroduction {
   char id[128];        // of the group, from its first rank
   char device[16];     // no two devices have the same
   int32_t version;     // of the library
+  int32_t packs;       // 1 if this rank can pack tensors, 0 if not
   char problem[1024];  // why this rank cannot connect; "" if it can
 };
 
@@ -34,19 +35,23 @@ struct DeviceReduction {
   enum class Op { kSum, kMin, kMax, kProduct };
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
-  bool scaled = false;                      // sums only: inputs are multiplied by `factor`
-  alignas(8) unsigned char factor[8] = {};  // of the tensors' dtype
+  // What the inputs and their sum are multiplied by; 1 for other ops. An average is a sum.
+  double prescale = 1, postscale = 1;
   std::vector<Span> spans;
   DevicePoint after;  // when the inputs have been computed
+
+  bool scaled() const { return prescale * postscale != 1; }
 };
 
 struct DeviceGroupStats {
   std::string library;  // its version; empty: the ranks have not connected
   uint64_t reductions = 0, bytes = 0;
+  uint64_t packed = 0;  // of the reductions: whose tensors were packed
   void Add(const DeviceGroupStats& other) {
     if (library.empty()) library = other.library;
     reductions += other.reductions;
     bytes += other.bytes;
+    packed += other.packed;
   }
 };
 
@@ -58,11 +63,14 @@ class DeviceGroup {
 
   virtual ~DeviceGroup() = default;
 
-  // Why it cannot take a reduction, whatever the rank; "" if it can.
-  virtual std::string Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const = 0;
+  // Why it cannot take such a reduction, whatever the rank and the tensors; "" if it can.
+  virtual std::string Cannot(const DeviceReduction& reduction) const = 0;
   // Why this rank cannot take part with tensors on `device`; "" if it can.
   virtual std::string Unavailable(Device* device) = 0;
-  // Whether it is an error if some rank cannot.
+  // What this rank, which can take part in others, lacks for this one; "" if nothing. Once the
+  // ranks have connected, it takes as much memory of the device as the reduction needs.
+  virtual std::string Lacks(Device* device, const DeviceReduction& reduction) = 0;
+  // Whether it is an error if some rank is unavailable.
   virtual bool required() const = 0;
 
   virtual DeviceIntroduction Introduce(Device* device, bool first) = 0;

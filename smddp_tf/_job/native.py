@@ -79,6 +79,7 @@ def core() -> ctypes.CDLL:
     library.smddp_version.restype = ctypes.c_char_p
     library.smddp_build.restype = ctypes.c_char_p
     library.smddp_nccl.restype = ctypes.c_char_p
+    library.smddp_kernels.restype = ctypes.c_char_p
     library.smddp_stats_json.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     found = library.smddp_version().decode()
     if found != __version__:
@@ -103,6 +104,11 @@ def _nccl_of_a_wheel() -> str:
 def nccl() -> str:
     """NCCL's version and path; or "none: " and why it cannot be used."""
     return core().smddp_nccl().decode(errors="replace")
+
+
+def kernels() -> str:
+    """The GPUs that the library has kernels for; or "none: " and why."""
+    return core().smddp_kernels().decode()
 
 
 def last_error() -> str:

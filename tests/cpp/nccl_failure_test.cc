@@ -25,7 +25,7 @@ bool AllAre(const GpuRequest<float>& one, size_t count, int size, double less = 
   return true;
 }
 
-// Runs sums on `size` ranks until one fails; the statuses, in rank order.
+// Runs sums of two tensors on `size` ranks until one fails; the statuses, in rank order.
 std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
                                     const std::function<void(int, RankSet*)>& at_begin = {}) {
   std::vector<Status> outcomes(static_cast<size_t>(size));
@@ -40,6 +40,7 @@ std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
     auto& one = requests[static_cast<size_t>(rank)];
     for (int round = 0; round < 3 && status.ok(); ++round) {
       one = FloatSum(rank, 1000);
+      one->Add(10, true, [](size_t) { return 1; });
       status = everybody->Run(one->request);
       if (status.ok()) EXPECT(AllAre(*one, 1000, size));
     }
@@ -72,7 +73,7 @@ TEST(NcclOfWholeRanksEndsInGoodOrder) {
       std::string stats = communicator->StatsJson();
       bool told = stats.find(
                       "\"nccl\": \"2.27.7\", \"nccl_collectives\": 20, "
-                      "\"nccl_bytes\": 400000") != std::string::npos;
+                      "\"nccl_bytes\": 400000, \"nccl_packed\": 0") != std::string::npos;
       EXPECT(told, stats);
       communicator->Leave(false);
     });
@@ -160,6 +161,7 @@ TEST(NcclReducesForBothChannelsAtOnce) {
         for (int round = 0; round < kRounds; ++round) {
           dawdle();
           auto one = FloatSum(rank, 3000, "");
+          one->Add(100, true, [](size_t) { return 1; });
           std::atomic<bool> done{false};
           Status outcome;
           auto bucket = std::make_unique<Operation>();

@@ -34,8 +34,12 @@ class Setting {
   const char* name_;
 };
 
+// What the fake driver takes for kernels (fake_cuda/kernels.cc).
+inline constexpr uint32_t kKernels[] = {0xba55ed50};
+
 inline NcclOptions Nccl(bool required = false, double connect_seconds = 20) {
   NcclOptions options;
+  options.kernels = kKernels;
   options.required = required;
   options.connect_seconds = connect_seconds;
   return options;
@@ -45,9 +49,11 @@ inline NcclOptions Nccl(bool required = false, double connect_seconds = 20) {
 class NcclJob {
  public:
   NcclJob(int size, int nodes, const NcclOptions& options = Nccl())
+      : NcclJob(size, nodes, std::vector<NcclOptions>(static_cast<size_t>(size), options)) {}
+  NcclJob(int size, int nodes, const std::vector<NcclOptions>& options)
       : job_(size, nodes, kChunk), turns_(static_cast<size_t>(size)) {
     for (int r = 0; r < size; ++r) {
-      groups_.push_back(std::make_unique<NcclGroup>(options));
+      groups_.push_back(std::make_unique<NcclGroup>(options[static_cast<size_t>(r)]));
       job_.resources(r).devices = groups_.back().get();
       job_.resources(r).turn = &turns_[static_cast<size_t>(r)];
     }
@@ -140,6 +146,17 @@ class Calls {
 
  private:
   const char* function_;
+  int before_;
+};
+
+// Kernels whose names begin like that, launched since this was made.
+class Launches {
+ public:
+  explicit Launches(const char* name) : name_(name), before_(FakeLaunches(name)) {}
+  int count() const { return FakeLaunches(name_) - before_; }
+
+ private:
+  const char* name_;
   int before_;
 };
 

@@ -5,6 +5,7 @@
 // FAKE_CUDA_DELAY=N    each piece of work takes up to N microseconds
 // FAKE_CUDA_FAIL=N     from the Nth copy on, counted from 1, the device is broken
 // FAKE_CUDA_NO_HOST=1  no pinned memory is left
+// FAKE_CUDA_NO_MEMORY=1  no memory of the device is left
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
 // FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
 // process's
@@ -312,7 +313,9 @@ EXPORT int cuMemFreeHost(void* memory) {
 
 EXPORT int cuMemAlloc_v2(void** address, size_t bytes) {
   if (int problem = Usable(); problem != kSuccess) return problem;
-  *address = FakeAllocate(bytes);
+  if (Setting("FAKE_CUDA_NO_MEMORY") != 0) return kOutOfMemory;
+  auto device = static_cast<int*>(contexts.back()) - the_contexts;
+  *address = FakeAllocateOn(static_cast<int>(device), bytes);
   return kSuccess;
 }
 

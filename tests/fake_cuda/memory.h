@@ -17,6 +17,8 @@ int FakeDeviceOf(const void* address);  // -1: the host's
 
 // Makes the device forget that it is broken (driver.cc).
 void FakeRepair(void);
+// How many kernels were launched whose names begin like that, in this process.
+int FakeLaunches(const char* name);
 // Enqueues work as a kernel would be; a CUresult.
 int FakeLaunch(void* stream, void (*work)(void*), void* argument);
 

@@ -42,6 +42,9 @@ def test_every_way(job, python, way):
     results = _run(job, gpu.every_way, 3, python, way, **env)
     by_nccl = [result["nccl_collectives"] for result in results.values()]
     assert all(count >= 20 if way == "by NCCL" else count == 0 for count in by_nccl), by_nccl
+    for result in results.values():
+        packs = way == "by NCCL" and not result["kernels"].startswith("none: ")
+        assert (result["nccl_packed"] >= 10) == packs, result
 
 
 def test_ranks_on_one_gpu(job):

@@ -26,6 +26,7 @@ def test_it_says_what_is_chosen():
         "instruction set: ",
         "MPI: not opened, for there is one process; ",
         "NCCL: ",
+        "kernels for GPUs: ",
         f"TensorFlow {tf.__version__}\n",
         "jit_compile=True: typed custom calls\n",
         "operations complete by: a copied callback\n",

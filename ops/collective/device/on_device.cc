@@ -1,7 +1,6 @@
 #include "collective/device/on_device.h"
 
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <utility>  // for move
 
@@ -12,27 +11,6 @@ namespace {
 
 // After the group has been stopped, which has a limit of its own.
 constexpr double kAbandonSeconds = 0.5;
-
-// What the inputs of a sum are multiplied by.
-double FactorOf(const Request& request, const Topology& topo) {
-  double factor = request.prescale * request.postscale;
-  return request.op == ReduceOp::kAverage ? factor / topo.size : factor;
-}
-
-// Whether the dtype has the factor, or one that differs by its rounding only. Only float32 and
-// float64 sums are scaled.
-bool Fits(DType dtype, double factor) {
-  if (dtype == DType::kFloat64) return std::isnormal(factor);
-  return std::fabs(factor) >= 0x1p-126 && std::fabs(factor) < 0x1p127;
-}
-
-void SetFactor(double factor, DeviceReduction* reduction) {
-  float single = static_cast<float>(factor);
-  bool wide = reduction->dtype == DType::kFloat64;
-  const void* from = wide ? static_cast<const void*>(&factor) : &single;
-  std::memcpy(reduction->factor, from, wide ? sizeof factor : sizeof single);
-  reduction->scaled = true;
-}
 
 DeviceReduction::Op OpOf(ReduceOp op) {
   switch (op) {
@@ -45,6 +23,18 @@ DeviceReduction::Op OpOf(ReduceOp op) {
     default:
       return DeviceReduction::Op::kSum;
   }
+}
+
+DeviceReduction ReductionOf(const Request& request, const Topology& topo) {
+  DeviceReduction reduction;
+  reduction.dtype = request.dtype;
+  reduction.op = OpOf(request.op);
+  reduction.prescale = request.prescale;
+  reduction.postscale = request.postscale;
+  if (request.op == ReduceOp::kAverage) reduction.postscale /= topo.size;
+  reduction.spans = request.Spans().spans();
+  reduction.after = request.ready;
+  return reduction;
 }
 
 // Why the ranks cannot connect; the same text on all of them, and "" if they can.
@@ -73,25 +63,27 @@ std::string OnDevice::Cannot(const ChannelResources& resources, const Request& r
   if (resources.devices == nullptr) return "there is no device group";
   if (request.kind != Kind::kAllreduce) return "allreduces only";
   if (request.count() == 0) return "there are no elements";
-  double factor = FactorOf(request, *resources.topology);
-  bool scaled = factor != 1.0;
-  bool sums = request.op == ReduceOp::kSum || request.op == ReduceOp::kAverage;
-  if (scaled && !sums) return "scales sums and averages only";
-  std::string reason = resources.devices->Cannot(request.dtype, OpOf(request.op), scaled);
-  if (reason.empty() && scaled && !Fits(request.dtype, factor)) {
-    reason = "the factor does not fit the dtype";
+  DeviceReduction reduction = ReductionOf(request, *resources.topology);
+  if (reduction.scaled() && reduction.op != DeviceReduction::Op::kSum) {
+    return "scales sums and averages only";
   }
-  return reason;
+  return resources.devices->Cannot(reduction);
 }
 
 OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::MakeHost make_host)
     : resources_(resources), request_(request), make_host_(std::move(make_host)) {
   bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
   if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
-  StartVote(usable && refusal_.empty(), request_);
-  static std::atomic<bool> told{false};
+  usable = usable && refusal_.empty();
+  std::string lack = usable ? resources_->devices->Lacks(request_->device, Reduction()) : "";
+  StartVote(usable && lack.empty(), request_);
+  static std::atomic<bool> told{false}, told_lack{false};
   if (!refusal_.empty() && !told.exchange(true)) {
     LogWarning("NCCL is not used, so all ranks reduce tensors of GPUs on the host: " + refusal_);
+  }
+  if (!lack.empty() && !told_lack.exchange(true)) {
+    LogWarning("All ranks reduce some tensors of GPUs on the host, such as those of " +
+               request_->Title() + ": " + lack);
   }
 }
 
@@ -149,7 +141,10 @@ bool OnDevice::Poll() {
       return true;
     case Step::kConnect:
       refusal_ = status.message();
-      StartVote(status.ok(), nullptr);
+      if (status.ok()) {
+        refusal_ = resources_->devices->Lacks(request_->device, Reduction());
+      }
+      StartVote(refusal_.empty(), nullptr);
       step_ = Step::kConfirm;
       return true;
     case Step::kConfirm:
@@ -223,20 +218,16 @@ void OnDevice::Confirm() {
   StartReduction();
 }
 
-void OnDevice::StartReduction() {
-  DeviceReduction reduction;
-  reduction.dtype = request_->dtype;
-  reduction.op = OpOf(request_->op);
-  reduction.spans = request_->Spans().spans();
-  reduction.after = request_->ready;
-  double factor = FactorOf(*request_, *resources_->topology);
-  if (factor != 1.0) SetFactor(factor, &reduction);
+DeviceReduction OnDevice::Reduction() const {
+  return ReductionOf(*request_, *resources_->topology);
+}
 
+void OnDevice::StartReduction() {
   computed_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   step_ = Step::kReduce;
   resources_->devices->Reduce(
-      std::move(reduction), [work = computed_] { work->Finish({}); },
+      Reduction(), [work = computed_] { work->Finish({}); },
       [work = work_](const Status& status) { work->Finish(status); });
 }
 

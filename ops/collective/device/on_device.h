@@ -18,6 +18,7 @@
 #include "collective/collective.h"
 #include "collective/device/pending_work.h"
 #include "collective/device/staged.h"
+#include "transport/device_group.h"
 
 namespace smddp {
 
@@ -48,6 +49,7 @@ class OnDevice : public Collective {
   void StartIntroduction();
   void MeetAll();
   void Confirm();
+  DeviceReduction Reduction() const;
   void StartReduction();
   void GiveUp(const std::string& why);
   void Stage();

@@ -134,6 +134,25 @@ Status CudaDevice::Reached(const DevicePoint& point, bool* reached) {
   return fine ? Status() : driver_.Failure("cuEventQuery", result);
 }
 
+Status CudaDevice::Allocate(size_t bytes, void** memory) {
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.MemAlloc(memory, bytes);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemAlloc", result);
+}
+
+void CudaDevice::Free(void* memory) {
+  Current current(this);
+  driver_.MemFree(memory);
+}
+
+Status CudaDevice::CopyIn(void* stream, const DeviceCopy& copy) {
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.MemcpyHtoDAsync(copy.to, copy.from, copy.bytes, stream);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemcpyHtoDAsync", result);
+}
+
 Status CudaDevice::Enqueue(Copy copy, const std::vector<DeviceCopy>& copies,
                            const DevicePoint& after, void* stream, void** event) {
   if (after != nullptr) {

@@ -39,6 +39,14 @@ class CudaDevice : public Device {
   Status WaitIn(void* stream, const DevicePoint& point);
   Status Reached(const DevicePoint& point, bool* reached);
 
+  // Memory of the GPU, aligned to 256 bytes. Freeing it may wait for all that the GPU does.
+  Status Allocate(size_t bytes, void** memory);
+  void Free(void* memory);
+  // Enqueues a copy from host memory of AllocateHost().
+  Status CopyIn(void* stream, const DeviceCopy& copy);
+
+  const CudaDriver& driver() const { return driver_; }
+
  private:
   using Copy = CudaResult (*)(void* to, const void* from, size_t bytes, void* stream);
   struct Direction {

@@ -39,6 +39,11 @@ std::string Load(CudaDriver* driver) {
   find(&driver->MemFreeHost, "cuMemFreeHost");
   find(&driver->MemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2");
   find(&driver->MemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2");
+  find(&driver->MemAlloc, "cuMemAlloc_v2");
+  find(&driver->MemFree, "cuMemFree_v2");
+  find(&driver->ModuleLoadData, "cuModuleLoadData");
+  find(&driver->ModuleGetFunction, "cuModuleGetFunction");
+  find(&driver->LaunchKernel, "cuLaunchKernel");
   if (!missing.empty()) return std::string(kLibrary) + " has no " + missing;
   // Tells the instances of a partitioned GPU apart, which the older function does not.
   if (void* newer = dlsym(library, "cuDeviceGetUuid_v2")) {

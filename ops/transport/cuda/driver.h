@@ -44,6 +44,15 @@ struct CudaDriver {
   CudaResult (*MemcpyDtoHAsync)(void* to, const void* from, size_t bytes, void* stream);
   CudaResult (*MemcpyHtoDAsync)(void* to, const void* from, size_t bytes, void* stream);
 
+  CudaResult (*MemAlloc)(void** memory, size_t bytes);  // of the current context's device
+  CudaResult (*MemFree)(void* memory);
+  CudaResult (*ModuleLoadData)(void** module, const void* image);
+  CudaResult (*ModuleGetFunction)(void** function, void* module, const char* name);
+  CudaResult (*LaunchKernel)(void* function, unsigned blocks_x, unsigned blocks_y,
+                             unsigned blocks_z, unsigned threads_x, unsigned threads_y,
+                             unsigned threads_z, unsigned shared_bytes, void* stream,
+                             void** parameters, void** extra);
+
   // Opens libcuda.so.1 once. Returns null and sets *why if the machine has none that works.
   static const CudaDriver* Open(std::string* why);
   // The error of a call to `function`.

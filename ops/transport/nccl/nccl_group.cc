@@ -5,6 +5,8 @@
 #include <utility>  // for move
 
 #include "core/log.h"
+#include "kernels/cuda/image.h"
+#include "transport/nccl/packer.h"
 #include "transport/nccl/runner.h"
 
 namespace smddp {
@@ -28,6 +30,7 @@ std::unique_ptr<NcclGroup> NcclGroup::Make(const Config& config) {
   options.path = config.nccl_library;
   options.hint = config.nccl_hint;
   options.required = config.nccl == "required";
+  options.kernels = PackImage();
   options.connect_seconds = std::min(config.timeout_seconds / 2, kMostConnectSeconds);
   return std::make_unique<NcclGroup>(std::move(options));
 }
@@ -46,13 +49,10 @@ const NcclLibrary* NcclGroup::Library(std::string* why) {
   return library_.get();
 }
 
-std::string NcclGroup::Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const {
-  using Op = DeviceReduction::Op;
-  switch (dtype) {
+std::string NcclGroup::Cannot(const DeviceReduction& reduction) const {
+  switch (reduction.dtype) {
     case DType::kFloat16:
     case DType::kBfloat16:
-      // We promise sums in float32.
-      return op == Op::kMin || op == Op::kMax ? "" : "NCCL sums 16-bit floats in 16 bits";
     case DType::kFloat32:
     case DType::kFloat64:
       return "";
@@ -60,9 +60,9 @@ std::string NcclGroup::Cannot(DType dtype, DeviceReduction::Op op, bool scaled) 
     case DType::kUint8:
     case DType::kInt32:
     case DType::kInt64:
-      return scaled ? "NCCL scales integers in their own dtype" : "";
+      return reduction.scaled() ? "NCCL scales integers in their own dtype" : "";
     default:
-      return std::string("NCCL has no ") + Info(dtype).name;
+      return std::string("NCCL has no ") + Info(reduction.dtype).name;
   }
 }
 
@@ -75,6 +75,30 @@ std::string NcclGroup::Unavailable(Device* device) {
   return other ? "its tensors are on another GPU than before" : "";
 }
 
+// Whether the ranks have connected is known alike to all whenever a reduction may start; the
+// packer is then there on all ranks or on none.
+std::string NcclGroup::Lacks(Device* device, const DeviceReduction& reduction) {
+  if (!Packer::Pays(reduction)) return "";
+  bool needed = Packer::Needed(reduction);
+  std::string why;
+  if (PackKernels::Find(static_cast<CudaDevice*>(device), options_.kernels, &why) == nullptr) {
+    return needed ? why : "";
+  }
+  size_t size = Info(reduction.dtype).size;
+  for (const Span& span : reduction.spans) {
+    auto bits = reinterpret_cast<uintptr_t>(span.in) | reinterpret_cast<uintptr_t>(span.out);
+    if (span.count > 0 && bits % size != 0) return "a tensor is not aligned to its elements";
+  }
+  std::shared_ptr<Packer> packer;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    packer = packer_;
+  }
+  if (packer == nullptr) return "";
+  Status status = packer->Reserve(reduction);
+  return status.ok() ? "" : "no memory of the GPU is left to pack tensors: " + status.message();
+}
+
 DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
   DeviceIntroduction own{};
   std::string why;
@@ -85,6 +109,7 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
   }
   own.version = library->version;
   auto* gpu = static_cast<CudaDevice*>(device);
+  own.packs = PackKernels::Find(gpu, options_.kernels, &why) != nullptr ? 1 : 0;
   Status status = gpu->Uuid(own.device);
   CudaDevice::Current current(gpu);
   if (status.ok()) status = current.status();
@@ -109,7 +134,14 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
   {
     std::lock_guard<std::mutex> lock(mutex_);
     device_ = static_cast<CudaDevice*>(device);
-    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership);
+    std::string ignored;
+    bool packs =
+        std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });
+    if (packs) {
+      auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
+      packer_ = std::make_shared<Packer>(device_, kernels, options_.pack_bytes);
+    }
+    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_);
   }
   runner->Start(std::move(done));
 }

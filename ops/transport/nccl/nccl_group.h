@@ -17,12 +17,15 @@
 namespace smddp {
 
 class NcclRunner;
+class Packer;
 
 struct NcclOptions {
   std::string path;  // of the library; empty: search for it
   std::string hint;  // where it may be, if `path` is empty
   bool required = false;
-  double connect_seconds = 120;  // limit for all ranks to connect
+  double connect_seconds = 120;   // limit for all ranks to connect
+  const void* kernels = nullptr;  // PackImage(); null: tensors are reduced where they are
+  size_t pack_bytes = 64 << 20;   // the most that is packed at once; the same on all ranks
 };
 
 class NcclGroup : public DeviceGroup {
@@ -32,8 +35,9 @@ class NcclGroup : public DeviceGroup {
   explicit NcclGroup(NcclOptions options);
   ~NcclGroup() override;
 
-  std::string Cannot(DType dtype, DeviceReduction::Op op, bool scaled) const override;
+  std::string Cannot(const DeviceReduction& reduction) const override;
   std::string Unavailable(Device* device) override;
+  std::string Lacks(Device* device, const DeviceReduction& reduction) override;
   bool required() const override { return options_.required; }
   DeviceIntroduction Introduce(Device* device, bool first) override;
   void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
@@ -54,6 +58,7 @@ class NcclGroup : public DeviceGroup {
   std::shared_ptr<const NcclLibrary> library_;
   bool stuck_ = false;                  // it has not stopped when it was told to
   CudaDevice* device_ = nullptr;        // that it is connected with
+  std::shared_ptr<Packer> packer_;      // null: not connected, or not all ranks can pack
   std::shared_ptr<NcclRunner> runner_;  // shared with its thread, which may outlive the group
 };
 

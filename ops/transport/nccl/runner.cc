@@ -87,7 +87,11 @@ void NcclRunner::Reduce(DeviceReduction reduction, std::function<void()> compute
     std::lock_guard<std::mutex> lock(mutex_);
     failure = aborted_ || closing_ || ended_ ? Aborted() : failure_;
     if (failure.ok()) {
-      waiting_.push_back({std::move(reduction), std::move(computed), std::move(done), nullptr});
+      Job job;
+      job.reduction = std::move(reduction);
+      job.computed = std::move(computed);
+      job.done = std::move(done);
+      waiting_.push_back(std::move(job));
       changed_.notify_all();
       return;
     }
@@ -142,7 +146,7 @@ void NcclRunner::Serve() {
     }
     bool moved = job.done != nullptr;
     if (moved) {
-      failure = Enqueue(job.reduction, &job.end);
+      failure = Enqueue(&job);
       running_.push_back(std::move(job));
     }
     if (failure.ok()) failure = PollRunning(&moved);
@@ -184,13 +188,12 @@ Status NcclRunner::Connect() {
   return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
 }
 
-Status NcclRunner::EnqueueSpans(const DeviceReduction& reduction, int op) {
-  int dtype = DTypeOf(reduction.dtype);
+Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op) {
   NcclResult result = library_->GroupStart();
   if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
-  for (const Span& span : reduction.spans) {
+  for (const Span& span : spans) {
     if (span.count == 0 || result != kNcclSuccess) continue;
-    result = library_->AllReduce(span.in, span.out, span.count, dtype, op, comm_, stream_);
+    result = library_->AllReduce(span.in, span.out, span.count, DTypeOf(dtype), op, comm_, stream_);
     if (result == kNcclInProgress) result = kNcclSuccess;  // that is for the end of the group
   }
   NcclResult ended = library_->GroupEnd();
@@ -198,26 +201,38 @@ Status NcclRunner::EnqueueSpans(const DeviceReduction& reduction, int op) {
   return Settle("ncclGroupEnd", ended, kNever);
 }
 
-Status NcclRunner::Enqueue(const DeviceReduction& reduction, DevicePoint* end) {
-  Status status = device_->WaitIn(stream_, reduction.after);
-  if (!status.ok()) return status;
+Status NcclRunner::EnqueueInPlace(const DeviceReduction& reduction) {
   int op = OpOf(reduction.op);
-  if (reduction.scaled) {
-    unsigned char factor[sizeof reduction.factor];
-    std::copy_n(reduction.factor, sizeof factor, factor);
-    NcclResult result = library_->RedOpCreatePreMulSum(&op, factor, DTypeOf(reduction.dtype),
-                                                       kNcclScalarOnHost, comm_);
-    if (result != kNcclSuccess) {
-      return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
-    }
-  }
-  status = EnqueueSpans(reduction, op);
+  if (!reduction.scaled()) return AllReduce(reduction.spans, reduction.dtype, op);
+  double factor = reduction.prescale * reduction.postscale;
+  auto single = static_cast<float>(factor);
+  bool wide = reduction.dtype == DType::kFloat64;
+  void* scalar = wide ? static_cast<void*>(&factor) : &single;
+  NcclResult result = library_->RedOpCreatePreMulSum(&op, scalar, DTypeOf(reduction.dtype),
+                                                     kNcclScalarOnHost, comm_);
+  if (result != kNcclSuccess) return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
+  Status status = AllReduce(reduction.spans, reduction.dtype, op);
   if (!status.ok()) return status;
-  if (reduction.scaled) {
-    NcclResult result = library_->RedOpDestroy(op, comm_);
-    if (result != kNcclSuccess) return library_->Failure("ncclRedOpDestroy", result, comm_);
-  }
-  return device_->Record(stream_, end);
+  result = library_->RedOpDestroy(op, comm_);
+  return result == kNcclSuccess ? Status() : library_->Failure("ncclRedOpDestroy", result, comm_);
+}
+
+Status NcclRunner::EnqueuePacked(Job* job) {
+  ++packed_;
+  int op = OpOf(job->reduction.op);
+  return packer_->Reduce(job->reduction, stream_, &job->table,
+                         [&](void* elements, size_t count, DType dtype) {
+                           auto* wire = static_cast<char*>(elements);
+                           return AllReduce({{wire, wire, count}}, dtype, op);
+                         });
+}
+
+Status NcclRunner::Enqueue(Job* job) {
+  Status status = device_->WaitIn(stream_, job->reduction.after);
+  if (!status.ok()) return status;
+  bool packs = packer_ != nullptr && Packer::Pays(job->reduction);
+  status = packs ? EnqueuePacked(job) : EnqueueInPlace(job->reduction);
+  return status.ok() ? device_->Record(stream_, &job->end) : status;
 }
 
 // Reductions end in the order in which they were enqueued.
@@ -276,9 +291,13 @@ void NcclRunner::Leave(const Status& failure) {
   for (Job& job : running_) job.done(failure);
   for (Job& job : left) job.done(failure);
   running_.clear();
-  std::lock_guard<std::mutex> lock(mutex_);
-  ended_ = true;
-  changed_.notify_all();
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    ended_ = true;
+    changed_.notify_all();
+  }
+  // Last, as it may wait for what other streams of the GPU do.
+  if (packer_ != nullptr) packer_->Release();
 }
 
 }  // namespace smddp

@@ -8,10 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <utility>  // for move
+#include <vector>
 
 #include "transport/cuda/cuda_device.h"
 #include "transport/device_group.h"
 #include "transport/nccl/library.h"
+#include "transport/nccl/packer.h"
 
 namespace smddp {
 
@@ -23,8 +25,13 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     int size, rank;
     double connect_seconds;
   };
-  NcclRunner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership)
-      : library_(std::move(library)), device_(device), membership_(membership) {}
+  // Without a packer, which all ranks need alike, tensors are reduced where they are.
+  NcclRunner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership,
+             std::shared_ptr<Packer> packer)
+      : library_(std::move(library)),
+        device_(device),
+        membership_(membership),
+        packer_(std::move(packer)) {}
 
   // Starts the thread, which connects, and reports that to `connected`.
   void Start(Done connected);
@@ -37,6 +44,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     stats.library = library_->VersionText();
     stats.reductions = reductions_;
     stats.bytes = bytes_;
+    stats.packed = packed_;
     return stats;
   }
 
@@ -47,14 +55,17 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     Done done;
     DevicePoint end;  // null: not enqueued yet
     bool told = false;
+    std::shared_ptr<char> table;  // of the packer
   };
 
   bool End(bool* flag, double seconds);
   void Run(const Done& connected);
   void Serve();
   Status Connect();
-  Status Enqueue(const DeviceReduction& reduction, DevicePoint* end);
-  Status EnqueueSpans(const DeviceReduction& reduction, int op);
+  Status Enqueue(Job* job);
+  Status EnqueuePacked(Job* job);
+  Status EnqueueInPlace(const DeviceReduction& reduction);
+  Status AllReduce(const std::vector<Span>& spans, DType dtype, int op);
   Status Settle(const char* function, NcclResult result, double seconds);
   Status AsyncError();
   Status PollRunning(bool* moved);
@@ -65,10 +76,11 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;
   const Membership membership_;
+  const std::shared_ptr<Packer> packer_;  // may be null
   void* comm_ = nullptr;
   void* stream_ = nullptr;
   std::deque<Job> running_;  // enqueued; of the thread
-  std::atomic<uint64_t> reductions_{0}, bytes_{0};
+  std::atomic<uint64_t> reductions_{0}, bytes_{0}, packed_{0};
 
   std::mutex mutex_;  // protects the members below
   std::condition_variable changed_;

@@ -11,7 +11,7 @@ from checks import equal, raises, total
 from harness import rank, report, size
 
 import smddp_tf as hvd
-from smddp_tf._job import config
+from smddp_tf._job import config, native
 
 GPU = "/GPU:0"
 ROWS = 5
@@ -111,6 +111,15 @@ def _trains_as_one_process():
             equal(weights[i], alone[i], f"weight {i} after step {number}")
 
 
+def _sixteen_bit_floats_are_summed_in_float32():
+    """In float16 2048 + 1 is 2048, and in bfloat16 256 + 1 is 256."""
+    for dtype, large in ((tf.float16, 2048.0), (tf.bfloat16, 256.0)):
+        x = _on_gpu(tf.fill([ROWS], large if rank == 0 else 1.0))
+        got = hvd.grouped_allreduce([tf.cast(x, dtype), tf.cast(x[:2], dtype)], op=hvd.Sum)
+        for part, count in zip(got, (ROWS, 2), strict=True):
+            equal(tf.cast(part, tf.float32), [large + size - 1] * count)
+
+
 def _ranks_differ_in_where_tensors_are():
     """One rank's tensor is on its GPU, the others' on the CPU: an error that says so."""
     x = tf.ones([3])
@@ -129,8 +138,14 @@ def every_way():
     _where_results_are()
     _every_collective_in_a_function()
     _trains_as_one_process()
+    _sixteen_bit_floats_are_summed_in_float32()
     _ranks_differ_in_where_tensors_are()
-    report(nccl_collectives=hvd.stats()["nccl_collectives"])
+    stats = hvd.stats()
+    report(
+        nccl_collectives=stats["nccl_collectives"],
+        nccl_packed=stats["nccl_packed"],
+        kernels=native.kernels(),
+    )
 
 
 def one_gpu():

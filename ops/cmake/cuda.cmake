@@ -1,0 +1,85 @@
+# The kernels for GPUs (kernels/cuda/pack.cu), compiled ahead for each kind of GPU that nvcc knows of those below, and as
+# PTX for later ones, into one file that kernels/cuda/image.cc embeds. Only nvcc is needed: no CUDA library is linked.
+#
+# SMDDP_CUDA=auto, the default, does so where an nvcc is found that works; `on` fails where there is none; with `off` the
+# library has no kernels and reduces as it does on a GPU for which they do not load.
+set(SMDDP_CUDA auto CACHE STRING "Compile the kernels for GPUs: auto (if nvcc is found), on or off")
+# Code of sm_70 runs on sm_75 too, but CUDA 13 does not know the former.
+set(SMDDP_CUDA_ARCHITECTURES 70 75 80 86 89 90 100)
+
+# Sets ${architectures} to those of the list that nvcc knows, and ${problem} to why it cannot be used, or "".
+function(smddp_probe_nvcc architectures problem)
+  set(${architectures} "" PARENT_SCOPE)
+  if(NOT SMDDP_NVCC)
+    set(${problem} "no nvcc was found" PARENT_SCOPE)
+    return()
+  endif()
+  execute_process(COMMAND "${SMDDP_NVCC}" --list-gpu-code OUTPUT_VARIABLE CODES ERROR_QUIET RESULT_VARIABLE RESULT)
+  string(REGEX MATCHALL "sm_[0-9]+" CODES "${CODES}")
+  set(KNOWN)
+  foreach(ARCHITECTURE ${SMDDP_CUDA_ARCHITECTURES})
+    if("sm_${ARCHITECTURE}" IN_LIST CODES)
+      list(APPEND KNOWN ${ARCHITECTURE})
+    endif()
+  endforeach()
+  if(NOT RESULT EQUAL 0 OR NOT KNOWN)
+    set(${problem} "${SMDDP_NVCC} knows none of the GPUs sm_70 to sm_100" PARENT_SCOPE)
+    return()
+  endif()
+  # It may lack a C++ compiler that it accepts.
+  file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/probe.cu" "#include <cstdint>\nextern \"C\" __global__ void probe() {}\n")
+  list(GET KNOWN 0 FIRST)
+  execute_process(
+    COMMAND "${SMDDP_NVCC}" -std=c++17 -cubin -arch=sm_${FIRST} -o "${CMAKE_CURRENT_BINARY_DIR}/probe.cubin"
+            "${CMAKE_CURRENT_BINARY_DIR}/probe.cu"
+    OUTPUT_VARIABLE SAID ERROR_VARIABLE SAID RESULT_VARIABLE RESULT)
+  if(NOT RESULT EQUAL 0)
+    string(REGEX REPLACE "[\r\n].*" "" SAID "${SAID}")
+    set(${problem} "${SMDDP_NVCC} does not work: ${SAID}" PARENT_SCOPE)
+    return()
+  endif()
+  set(${architectures} "${KNOWN}" PARENT_SCOPE)
+  set(${problem} "" PARENT_SCOPE)
+endfunction()
+
+if(SMDDP_CUDA STREQUAL "off")
+  set(PROBLEM "SMDDP_CUDA=off")
+elseif(SMDDP_CUDA MATCHES "^(auto|on)$")
+  find_program(SMDDP_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
+  smddp_probe_nvcc(KNOWN PROBLEM)
+else()
+  message(FATAL_ERROR "SMDDP_CUDA is '${SMDDP_CUDA}'; it must be auto, on or off")
+endif()
+if(PROBLEM AND SMDDP_CUDA STREQUAL "on")
+  message(FATAL_ERROR "SMDDP_CUDA=on, but ${PROBLEM}; put CUDA's nvcc on PATH, or set SMDDP_NVCC to its path")
+endif()
+
+if(PROBLEM)
+  message(STATUS "kernels for GPUs: none, ${PROBLEM}")
+  set(PACK_DEFINITIONS "SMDDP_PACK_IMAGE_TEXT=\"none: built without nvcc (${PROBLEM})\"")
+else()
+  execute_process(COMMAND "${SMDDP_NVCC}" --version OUTPUT_VARIABLE NVCC_VERSION)
+  string(REGEX MATCH "V([0-9.]+)" IGNORED "${NVCC_VERSION}")
+  set(NVCC_VERSION "${CMAKE_MATCH_1}")
+  set(NVCC_FLAGS -std=c++17 -O3 -Werror all-warnings "-I${CMAKE_CURRENT_SOURCE_DIR}")
+  set(PACK_TEXT)
+  foreach(ARCHITECTURE ${KNOWN})
+    list(APPEND NVCC_FLAGS -gencode "arch=compute_${ARCHITECTURE},code=sm_${ARCHITECTURE}")
+    string(APPEND PACK_TEXT "sm_${ARCHITECTURE} ")
+  endforeach()
+  list(GET KNOWN 0 FIRST)
+  list(APPEND NVCC_FLAGS -gencode "arch=compute_${FIRST},code=compute_${FIRST}")
+  message(STATUS "kernels for GPUs: ${PACK_TEXT}by ${SMDDP_NVCC}")
+  set(PACK_IMAGE "${CMAKE_CURRENT_BINARY_DIR}/pack.fatbin")
+  # Not compressed: older drivers cannot read how newer compilers do it.
+  add_custom_command(
+    OUTPUT "${PACK_IMAGE}"
+    COMMAND "${SMDDP_NVCC}" ${NVCC_FLAGS} --no-compress -fatbin -o "${PACK_IMAGE}"
+            "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/pack.cu"
+    DEPENDS kernels/cuda/pack.cu kernels/cuda/pack_body.h kernels/cuda/pack.h kernels/half.h
+    VERBATIM)
+  set_source_files_properties(kernels/cuda/image.cc PROPERTIES OBJECT_DEPENDS "${PACK_IMAGE}")
+  set(PACK_DEFINITIONS "SMDDP_PACK_IMAGE=\"${PACK_IMAGE}\""
+      "SMDDP_PACK_IMAGE_TEXT=\"${PACK_TEXT}and compute_${FIRST}, by nvcc ${NVCC_VERSION}\"")
+endif()
+set_source_files_properties(kernels/cuda/image.cc PROPERTIES COMPILE_DEFINITIONS "${PACK_DEFINITIONS}")

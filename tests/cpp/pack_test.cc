@@ -1,0 +1,207 @@
+// The bodies of the GPU's kernels, compiled for the CPU, against the loops that reduce on the host.
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "kernels/cpu/reduce.h"
+#include "kernels/cuda/image.h"
+#include "kernels/cuda/pack_body.h"
+
+namespace {
+
+using namespace smddp;
+
+using Bytes = std::vector<char>;
+
+// Lengths around those of words, groups, unrolled groups and tiles, of all types.
+const std::vector<size_t> kLengths = {1,    2,    3,    4,    5,    7,    8,    9,    15,   16,
+                                      17,   31,   32,   33,   63,   64,   65,   127,  129,  255,
+                                      257,  511,  513,  1000, 47,   23,   100,  200,  999,  512,
+                                      1023, 1024, 1025, 2048, 2051, 4095, 4096, 4097, 8191, 9000};
+
+// A tensor that ends where its allocation does, so that the address sanitizer sees what reaches out
+// of it, and begins `past_word` bytes behind a word, behind bytes that must stay as they are.
+class Tensor {
+ public:
+  Tensor(size_t bytes, size_t past_word)
+      : before_(kWord + past_word), bytes_(bytes), memory_(new char[before_ + bytes]) {
+    static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ % kWord == 0);
+    std::fill_n(memory_.get(), before_ + bytes, kGuard);
+  }
+  char* at() { return memory_.get() + before_; }
+  size_t bytes() const { return bytes_; }
+  Bytes content() { return Bytes(at(), at() + bytes_); }
+  bool guarded() const {
+    return std::all_of(memory_.get(), memory_.get() + before_, [](char c) { return c == kGuard; });
+  }
+
+ private:
+  static constexpr char kGuard = 0x5a;
+  const size_t before_, bytes_;
+  const std::unique_ptr<char[]> memory_;
+};
+
+void Reduce(DType dtype, ReduceStage stage, const void* in, void* out, size_t count, double scale) {
+  ReduceArgs args;
+  args.sources = &in;
+  args.num_sources = 1;
+  args.count = count;
+  args.out = out;
+  args.scale = scale;
+  FindReduce(dtype, Combine::kSum, stage)(args);
+}
+
+// What is on the wire and comes off it, by the host's loops.
+template <typename T, typename W>
+Bytes OnWire(DType dtype, const Bytes& tensor, double factor) {
+  size_t count = tensor.size() / sizeof(T);
+  Bytes wire(count * sizeof(W));
+  if constexpr (std::is_same_v<T, Byte>) {
+    return tensor;
+  } else if constexpr (std::is_same_v<T, W>) {
+    Reduce(dtype, ReduceStage::kFull, tensor.data(), wire.data(), count, factor);
+  } else {
+    Reduce(dtype, ReduceStage::kPartial, tensor.data(), wire.data(), count, 1);
+    Reduce(DType::kFloat32, ReduceStage::kFull, wire.data(), wire.data(), count, factor);
+  }
+  return wire;
+}
+
+template <typename T, typename W>
+Bytes OffWire(DType dtype, const Bytes& wire, double factor) {
+  size_t count = wire.size() / sizeof(W);
+  Bytes tensor(count * sizeof(T));
+  if constexpr (std::is_same_v<T, Byte>) return wire;
+  Reduce(dtype, ReduceStage::kFinish, wire.data(), tensor.data(), count, factor);
+  return tensor;
+}
+
+// Random bits, but no signalling NaNs: a multiplication by 1, which the host leaves out, makes them
+// quiet.
+template <typename T>
+void Fill(Tensor* tensor, std::mt19937* random) {
+  for (size_t b = 0; b < tensor->bytes(); ++b) tensor->at()[b] = static_cast<char>((*random)());
+  if constexpr (!std::is_same_v<T, Byte>) {
+    volatile float one = 1;  // which the compiler does not know
+    for (size_t b = 0; b < tensor->bytes(); b += sizeof(T)) {
+      auto x = LoadOne<T>(tensor->at() + b);
+      StoreOne(tensor->at() + b, Narrow<T>(Wide(x) * one));
+    }
+  }
+}
+
+// Tensors of all lengths, of which each begins `shift` elements further behind a word than the one
+// before it, and their wire.
+template <typename T, typename W>
+struct Bucket {
+  explicit Bucket(size_t shift) {
+    std::mt19937 random(static_cast<unsigned>(shift) + 1);
+    for (size_t i = 0; i < kLengths.size(); ++i) {
+      size_t bytes = kLengths[i] * sizeof(T);
+      in.emplace_back(new Tensor(bytes, (i + shift) * sizeof(T) % kWord));
+      out.emplace_back(new Tensor(bytes, (i * 3 + shift) * sizeof(T) % kWord));
+      Fill<T>(in.back().get(), &random);
+      entries.push_back({in.back()->at(), out.back()->at(), end, kLengths[i]});
+      end += PackAligned(kLengths[i] * sizeof(W)) / sizeof(W);
+    }
+  }
+
+  using Body = void (*)(const PackArgs& args, uint64_t tile, uint32_t lane);
+  // Runs all lanes for the wire in pieces of at most `most` bytes, each at the begin of the buffer.
+  template <typename Fn>
+  void Run(Body body, uint64_t most, double factor, Fn&& around) {
+    for (uint64_t begin = 0; begin < end;) {
+      PackArgs args{entries.data(),
+                    entries.size(),
+                    buffer.at(),
+                    begin,
+                    std::min(end, begin + most / sizeof(W)),
+                    factor};
+      around(args, [&] {
+        uint64_t bytes = (args.end - args.begin) * sizeof(W);
+        uint64_t tiles = uint64_t{PackBlocks(bytes)} * (kPackThreads / kPackLanes);
+        for (uint64_t tile = 0; tile < tiles; ++tile) {
+          for (uint32_t lane = 0; lane < kPackLanes; ++lane) body(args, tile, lane);
+        }
+      });
+      begin = args.end;
+    }
+  }
+
+  std::vector<std::unique_ptr<Tensor>> in, out;
+  std::vector<PackEntry> entries;
+  uint64_t end = 0;
+  Tensor buffer{(1 << 18) + kPackAlign, 0};
+};
+
+template <typename T, typename W>
+void Check(const std::string& name, DType dtype, size_t shift, uint64_t most, double factor) {
+  std::string note = name + ", shift " + std::to_string(shift) + ", at most " +
+                     std::to_string(most) + " bytes, factor " + std::to_string(factor);
+  Bucket<T, W> bucket(shift);
+  Bytes packed(bucket.end * sizeof(W));
+  bucket.Run(Pack<T, W>, most, factor, [&](const PackArgs& args, auto run) {
+    std::fill_n(bucket.buffer.at(), bucket.buffer.bytes(), static_cast<char>(0xee));
+    run();
+    size_t bytes = (args.end - args.begin) * sizeof(W);
+    std::memcpy(packed.data() + args.begin * sizeof(W), bucket.buffer.at(), bytes);
+    bool beyond = bucket.buffer.at()[bytes] != static_cast<char>(0xee);
+    EXPECT(!beyond, note + ": wrote behind the piece");
+  });
+  Bytes wanted(packed.size());  // zero between the tensors
+  for (size_t i = 0; i < bucket.in.size(); ++i) {
+    Bytes wire = OnWire<T, W>(dtype, bucket.in[i]->content(), factor);
+    std::copy(wire.begin(), wire.end(),
+              wanted.begin() + static_cast<long>(bucket.entries[i].begin * sizeof(W)));
+  }
+  EXPECT(packed == wanted, note + ": the wire");
+
+  bucket.Run(Unpack<T, W>, most, factor, [&](const PackArgs& args, auto run) {
+    std::memcpy(bucket.buffer.at(), packed.data() + args.begin * sizeof(W),
+                (args.end - args.begin) * sizeof(W));
+    run();
+  });
+  for (size_t i = 0; i < bucket.out.size(); ++i) {
+    auto begin = packed.begin() + static_cast<long>(bucket.entries[i].begin * sizeof(W));
+    Bytes wire(begin, begin + static_cast<long>(kLengths[i] * sizeof(W)));
+    std::string which = note + ": tensor of " + std::to_string(kLengths[i]);
+    EXPECT(bucket.out[i]->content() == (OffWire<T, W>(dtype, wire, factor)), which);
+    EXPECT(bucket.out[i]->guarded(), which + " wrote before it");
+  }
+}
+
+template <typename T, typename W>
+void CheckAll(const std::string& name, DType dtype) {
+  for (size_t shift = 0; shift < kWord / sizeof(T); ++shift) {
+    for (uint64_t most : {uint64_t{1} << 18, 37 * kPackAlign}) {
+      for (double factor : {1.0, 1 / 3.0}) Check<T, W>(name, dtype, shift, most, factor);
+    }
+  }
+}
+
+}  // namespace
+
+// Every kernel at every alignment that the elements have, with all kinds of bits: NaNs, infinities
+// and subnormals too. Integers go by `bytes`, as does whatever is not scaled or cast.
+TEST(PackedTensorsHaveTheBitsOfTheHostsLoops) {
+  CheckAll<Byte, Byte>("bytes", DType::kUint8);
+  CheckAll<float, float>("float32", DType::kFloat32);
+  CheckAll<double, double>("float64", DType::kFloat64);
+  CheckAll<Half, float>("float16", DType::kFloat16);
+  CheckAll<Bfloat16, float>("bfloat16", DType::kBfloat16);
+}
+
+TEST(PackKernelsAreBuiltInOrSayWhyNot) {
+  std::string text = PackImageText();
+  bool none = text.rfind("none: ", 0) == 0;
+  EXPECT_EQ(PackImage() == nullptr, none, text);
+  if (none) return;
+  EXPECT(text.find("sm_90") != std::string::npos && text.find("nvcc") != std::string::npos, text);
+  uint32_t begin;
+  std::memcpy(&begin, PackImage(), sizeof begin);
+  EXPECT_EQ(begin, 0xba55ed50u);  // of a fat binary
+}
