@@ -1,4 +1,8 @@
 // The bodies of the GPU's kernels, compiled for the CPU, against the loops that reduce on the host.
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#endif
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -24,22 +28,35 @@ const std::vector<size_t> kLengths = {1,    2,    3,    4,    5,    7,    8,    
                                       1023, 1024, 1025, 2048, 2051, 4095, 4096, 4097, 8191, 9000};
 
 // A tensor that ends where its allocation does, so that the address sanitizer sees what reaches out
-// of it, and begins `past_word` bytes behind a word, behind bytes that must stay as they are.
+// of it, and begins `past_word` bytes behind a word, behind bytes that nobody may read or write.
 class Tensor {
  public:
   Tensor(size_t bytes, size_t past_word)
       : before_(kWord + past_word), bytes_(bytes), memory_(new char[before_ + bytes]) {
     static_assert(__STDCPP_DEFAULT_NEW_ALIGNMENT__ % kWord == 0);
     std::fill_n(memory_.get(), before_ + bytes, kGuard);
+#ifdef __SANITIZE_ADDRESS__
+    __asan_poison_memory_region(memory_.get(), before_);
+#endif
   }
+  ~Tensor() { Unpoison(); }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
   char* at() { return memory_.get() + before_; }
   size_t bytes() const { return bytes_; }
   Bytes content() { return Bytes(at(), at() + bytes_); }
   bool guarded() const {
+    Unpoison();
     return std::all_of(memory_.get(), memory_.get() + before_, [](char c) { return c == kGuard; });
   }
 
  private:
+  void Unpoison() const {
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(memory_.get(), before_);
+#endif
+  }
+
   static constexpr char kGuard = 0x5a;
   const size_t before_, bytes_;
   const std::unique_ptr<char[]> memory_;
