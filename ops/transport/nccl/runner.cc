@@ -218,7 +218,6 @@ Status NcclRunner::EnqueueInPlace(const DeviceReduction& reduction) {
 }
 
 Status NcclRunner::EnqueuePacked(Job* job) {
-  ++packed_;
   int op = OpOf(job->reduction.op);
   return packer_->Reduce(job->reduction, stream_, &job->table,
                          [&](void* elements, size_t count, DType dtype) {
@@ -250,6 +249,7 @@ Status NcclRunner::PollRunning(bool* moved) {
     if (!reached) return AsyncError();
     Tell(&job);
     ++reductions_;
+    if (job.table != nullptr) ++packed_;
     for (const Span& span : job.reduction.spans) {
       bytes_ += span.count * Info(job.reduction.dtype).size;
     }

@@ -55,7 +55,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     Done done;
     DevicePoint end;  // null: not enqueued yet
     bool told = false;
-    std::shared_ptr<char> table;  // of the packer
+    std::shared_ptr<char> table;  // of the packer; null: not packed
   };
 
   bool End(bool* flag, double seconds);
