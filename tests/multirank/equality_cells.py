@@ -1,5 +1,7 @@
 """The cells of equality.py, run by every rank of a Keras job."""
 
+import functools
+
 import equality
 import keras_modes
 import numpy as np
@@ -130,29 +132,34 @@ class Gan(keras.Model):
         return {"loss": to_tell}
 
 
-def _gan(way: str) -> float:
-    def train(wrap, rows, batch, callbacks, seed):
-        keras.utils.set_random_seed(seed)
-        model = Gan()
-        model(tf.zeros([1, keras_modes.FEATURES]))
-        optimizers = [wrap(sgd()), wrap(sgd())]
-        networks = [model.generator, model.discriminator]
-        for optimizer, network in zip(optimizers, networks, strict=True):
-            optimizer.build(network.trainable_variables)
-        model.compile(*optimizers, **equality.WAYS[way])
-        x, y = keras_modes.X[rows], keras_modes.Y[rows]
-        options = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": callbacks}
-        model.fit(x, y, batch_size=batch, **options)
-        return model
+def _train_gan(way, wrap, rows, batch, callbacks, seed):
+    keras.utils.set_random_seed(seed)
+    model = Gan()
+    model(tf.zeros([1, keras_modes.FEATURES]))
+    optimizers = [wrap(sgd()), wrap(sgd())]
+    networks = [model.generator, model.discriminator]
+    for optimizer, network in zip(optimizers, networks, strict=True):
+        optimizer.build(network.trainable_variables)
+    model.compile(*optimizers, **equality.WAYS[way])
+    x, y = keras_modes.X[rows], keras_modes.Y[rows]
+    options = {"epochs": 2, "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    model.fit(x, y, batch_size=batch, **options)
+    return model
 
-    batch = keras_modes.BATCH
-    alone = train(lambda optimizer: optimizer, np.arange(len(keras_modes.Y)), batch, [], 3)
+
+def _gan_alone(way: str) -> list:
+    every = np.arange(len(keras_modes.Y))
+    model = _train_gan(way, lambda optimizer: optimizer, every, keras_modes.BATCH, [], 3)
+    return model.get_weights()
+
+
+def _gan(way: str, alone: list) -> float:
     broadcast = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    rows = keras_modes.own_part()
-    seed = 3 + hvd.rank()
-    model = train(hvd.DistributedOptimizer, rows, batch // hvd.size(), broadcast, seed)
+    batch = keras_modes.BATCH // hvd.size()
+    options = (keras_modes.own_part(), batch, broadcast, 3 + hvd.rank())
+    model = _train_gan(way, hvd.DistributedOptimizer, *options)
     keras_modes.assert_equal_on_all_ranks(model, f"{way}/GAN")
-    pairs = list(zip(alone.get_weights(), model.get_weights(), strict=True))
+    pairs = list(zip(alone, model.get_weights(), strict=True))
     assert max(float(np.abs(w).max()) for _, w in pairs) > 0.01
     difference = max(float(np.abs(a - b).max()) for a, b in pairs)
     assert difference <= equality.BOUNDS["GAN"], (way, difference)
@@ -161,9 +168,13 @@ def _gan(way: str) -> float:
 
 def run(ways, features) -> dict:
     """Way/feature -> the largest difference of a weight; each cell is held to its bound."""
-    found = {}
-    for way in ways:
-        for feature in features:
-            name = f"{way}/{feature}"
-            found[name] = _gan(way) if feature == "GAN" else _mode(feature, way).check(name)
-    return found
+    cells = {f"{way}/{feature}": (way, feature) for way in ways for feature in features}
+    gans = {name: way for name, (way, feature) in cells.items() if feature == "GAN"}
+    modes = {
+        name: _mode(feature, way) for name, (way, feature) in cells.items() if name not in gans
+    }
+    jobs = {name: mode.alone for name, mode in modes.items()}
+    jobs |= {name: functools.partial(_gan_alone, way) for name, way in gans.items()}
+    alone = keras_modes.divided(jobs)
+    found = {name: mode.check(name, alone[name]) for name, mode in modes.items()}
+    return found | {name: _gan(way, alone[name]) for name, way in gans.items()}

@@ -1,10 +1,12 @@
 """The equality test of Keras training, in every mode; run on each rank by test_keras.py.
 
-A mode trains one model in this process alone on whole batches, and the same model distributed on
-this rank's parts of them. Before the broadcast each rank's weights are different. Afterwards all
-ranks must hold the same bits, and they must be the single process's up to rounding.
+A mode trains one model in a single process on whole batches, and the same model distributed on
+this rank's parts of them. The ranks divide the single process's trainings among them. Before the
+broadcast each rank's weights are different. Afterwards all ranks must hold the same bits, and they
+must be the single process's up to rounding.
 """
 
+import contextlib
 import hashlib
 
 import numpy as np
@@ -144,18 +146,28 @@ class Mode:
             options["sample_weight"] = self.sample_weight[rows]
         model.fit(self.inputs[rows], y, batch_size=batch, **options)
 
-    def check(self, name):
-        """Trains both ways and compares; returns the largest difference."""
+    def alone(self):
+        """The weights that a single process ends with; None for one that is not compared."""
+        with self._policy():
+            model = self.make(self.reference(), model=self.reference_model)
+            self.fit(model, np.arange(len(Y)), BATCH * self.joined, [])
+        return [np.asarray(w, float) if self.compared(w) else None for w in model.weights]
+
+    def check(self, name, alone):
+        """Trains on all ranks, and compares; returns the largest difference."""
+        with self._policy():
+            return self._check(name, alone)
+
+    @contextlib.contextmanager
+    def _policy(self):
         if self.policy:
             keras.mixed_precision.set_global_policy(self.policy)
         try:
-            return self._check(name)
+            yield
         finally:
             keras.mixed_precision.set_global_policy("float32")
 
-    def _check(self, name):
-        alone = self.make(self.reference(), model=self.reference_model)
-        self.fit(alone, np.arange(len(Y)), BATCH * self.joined, [])
+    def _check(self, name, alone):
         optimizer = hvd.DistributedOptimizer(self.optimizer(), **self.distribute)
         model = self.make(optimizer, seed=3 + hvd.rank())
         broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
@@ -165,9 +177,9 @@ class Mode:
         self.fit(model, rows, BATCH // hvd.size(), [broadcast])
         assert_equal_on_all_ranks(model, name)
         pairs = [
-            (np.asarray(one, float), np.asarray(other, float))
-            for one, other in zip(alone.weights, model.weights, strict=True)
-            if self.compared(one)
+            (one, np.asarray(other, float))
+            for one, other in zip(alone, model.weights, strict=True)
+            if one is not None
         ]
         difference = max(float(np.abs(a - b).max()) for a, b in pairs)
         assert difference <= self.tolerance, f"{name}: {difference} > {self.tolerance}"
@@ -259,9 +271,19 @@ else:
     )
 
 
-def run(names=None):
-    """Checks modes; returns each one's largest difference from the single process."""
-    found = {}
-    for name in names or MODES:
-        found[name] = MODES[name].check(name)
-    return found
+def divided(jobs) -> dict:
+    """What each function of `jobs` returns; each is called on one of the ranks."""
+    names = list(jobs)[hvd.rank() :: hvd.size()]
+    parts = hvd.allgather_object({name: jobs[name]() for name in names})
+    return {name: result for part in parts for name, result in part.items()}
+
+
+def check(modes: dict) -> dict:
+    """Checks each; returns its largest difference from the single process."""
+    alone = divided({name: mode.alone for name, mode in modes.items()})
+    return {name: mode.check(name, alone[name]) for name, mode in modes.items()}
+
+
+def run(names=None) -> dict:
+    """Checks MODES, all or those with these names."""
+    return check({name: MODES[name] for name in names or MODES})

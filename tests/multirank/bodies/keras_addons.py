@@ -44,9 +44,5 @@ def optimizers():
         "Yogi": lambda: o.Yogi(0.01),
     }
     tolerance = keras_modes.ADAM_TOLERANCE
-    report(
-        differences={
-            name: keras_modes.Mode(make, tolerance=tolerance).check(name)
-            for name, make in cases.items()
-        }
-    )
+    modes = {name: keras_modes.Mode(make, tolerance=tolerance) for name, make in cases.items()}
+    report(differences=keras_modes.check(modes))

@@ -34,7 +34,7 @@ def embeddings_fit():
             model=keras_modes.embedding_model, joined=2, distribute=passes, **options
         ),
     }
-    report(differences={name: mode.check(name) for name, mode in modes.items()})
+    report(differences=keras_modes.check(modes))
     _what_fit_moves()
 
 
