@@ -54,7 +54,7 @@ test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-quick: build-tests
-	$(BIN)/python -m pytest tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
+	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
 test-all: test test-tf-keras test-between
 
@@ -140,9 +140,9 @@ build-tests: build
 
 # libtensorflow_framework.so.2 stays a name, to be found in the user's process. build/lib.* is
 # setuptools' copy of the package: a module that was removed must not live on there.
-wheel: $(VENV)/.ready
+wheel: build
 	rm -rf build/lib.* build/bdist.* dist
-	$(WITH_TOOLS) $(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w dist .
+	$(WITH_TOOLS) SMDDP_BUILD_FOLDER=$(CURDIR)/build $(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w dist .
 	if $(WITH_TOOLS) $(BIN)/auditwheel repair --exclude libtensorflow_framework.so.2 -w dist/repaired dist/*.whl >build.log 2>&1; \
 	then mv -f dist/repaired/*.whl dist && rm -f dist/*-linux_*.whl; \
 	else cat build.log; echo "no manylinux tag; the wheel keeps linux"; fi

@@ -34,6 +34,7 @@ class BuildWithNative(build_py):
         # A folder for each toolchain (`make wheels` sets one), as CMake cannot change it later.
         toolchain = pathlib.Path(os.environ.get("CMAKE_TOOLCHAIN_FILE", "native")).stem
         build = pathlib.Path(self.get_finalized_command("build").build_temp).resolve() / toolchain
+        build = pathlib.Path(os.environ.get("SMDDP_BUILD_FOLDER", build))  # what is compiled there
         prefix = pathlib.Path(self.build_lib).resolve()
         if self.editable_mode:
             # It runs from the checkout, so the libraries belong there; and what is compiled is

@@ -19,6 +19,8 @@ namespace {
 constexpr double kDefaultSpinSeconds = 50e-6;
 constexpr double kLingerSeconds = 5;
 constexpr int kGoneMicroseconds = 500;  // polling interval of AnnounceDeparture
+// For MPI to hand over a message that does not fit its smallest buffers.
+constexpr double kHandOverSeconds = 0.1;
 
 double SpinSeconds(const Config& config, const Topology& topo) {
   int micros = config.spin_microseconds;
@@ -148,7 +150,11 @@ void Communicator::Leave(bool failed) {
   timeline_.Stop();
   if (context_->mpi == nullptr) return;
   if (broken) return;  // the monitors report the failure, here and on the other nodes
-  if (failed) return AnnounceDeparture([] { return true; });  // without waiting for an answer
+  if (failed) {
+    // Without waiting for an answer: the others may not come for long.
+    Deadline handed_over(kHandOverSeconds);
+    return AnnounceDeparture([&] { return handed_over.Passed(); });
+  }
   // Others may continue for a long time, say with an evaluation on one rank. A failed rank never
   // leaves in good order, so it is not awaited.
   Farewell farewell(context_->config, *everybody_);

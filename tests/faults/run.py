@@ -109,8 +109,10 @@ class Watch(threading.Thread):
         return {int(p.name[3:]): int(p.read_text()) for p in self.folder.glob("pid*")}
 
     def run(self) -> None:
-        """Looks every 10 ms."""
-        while not self.done.wait(0.01):
+        """Looks every 10 ms, and once more at the end."""
+        last = False
+        while not last:
+            last = self.done.wait(0.01)
             for rank, pid in self.pids().items():
                 if rank not in self.ended and not _is_alive(pid):
                     self.ended[rank] = time.monotonic()
