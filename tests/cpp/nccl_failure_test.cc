@@ -27,7 +27,8 @@ bool AllAre(const GpuRequest<float>& one, size_t count, int size, double less = 
 
 // Runs sums of two tensors on `size` ranks until one fails; the statuses, in rank order.
 std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
-                                    const std::function<void(int, RankSet*)>& at_begin = {}) {
+                                    const std::function<void(int, RankSet*)>& at_begin = {},
+                                    const std::function<void(int)>& at_end = {}) {
   std::vector<Status> outcomes(static_cast<size_t>(size));
   // A kernel of a rank that failed early may still wait for the others.
   std::vector<std::unique_ptr<GpuRequest<float>>> requests(static_cast<size_t>(size));
@@ -50,6 +51,7 @@ std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
     ::usleep(100000);
     EXPECT_EQ(one->At(0, 999), then, "written after the failure");
     outcomes[static_cast<size_t>(rank)] = status;
+    if (at_end) at_end(rank);
     communicator->Leave(true);
   });
   return outcomes;
@@ -222,15 +224,16 @@ TEST(ADeathWhileNcclReducesStopsIt) {
   NcclWires wires(2, 1);
   std::vector<std::thread> breakers(2);
   double begin = NowSeconds();
-  for (const Status& status : RunUntilFailure(&wires, 2, 60, [&](int rank, RankSet* set) {
-         breakers[static_cast<size_t>(rank)] = std::thread([set] {
-           ::usleep(300000);
-           FailSet(set, {Code::kRemote, "rank 9 died"});
-         });
-       })) {
+  auto fail_later = [&](int rank, RankSet* set) {
+    breakers[static_cast<size_t>(rank)] = std::thread([set] {
+      ::usleep(300000);
+      FailSet(set, {Code::kRemote, "rank 9 died"});
+    });
+  };
+  auto join = [&](int rank) { breakers[static_cast<size_t>(rank)].join(); };
+  for (const Status& status : RunUntilFailure(&wires, 2, 60, fail_later, join)) {
     EXPECT(Has(status, "rank 9 died"), status.message());
   }
-  for (std::thread& breaker : breakers) breaker.join();
   EXPECT(NowSeconds() - begin < 5);
   EXPECT_EQ(aborts.count(), 2);
 }
