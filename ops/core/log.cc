@@ -23,12 +23,16 @@ void SetLogRank(int rank) { log_rank = rank; }
 
 bool LogEnabled(LogLevel level) { return static_cast<int>(level) >= log_level; }
 
-void Log(LogLevel level, const std::string& text) {
-  if (!LogEnabled(level)) return;
+std::string LogLine(LogLevel level, const std::string& text) {
   int rank = log_rank;
   std::string line = "smddp_tf";
   if (rank >= 0) line += "[rank " + std::to_string(rank) + "]";
-  line += std::string(" ") + kNames[static_cast<int>(level)] + ": " + text + "\n";
+  return line + " " + kNames[static_cast<int>(level)] + ": " + text + "\n";
+}
+
+void Log(LogLevel level, const std::string& text) {
+  if (!LogEnabled(level)) return;
+  std::string line = LogLine(level, text);
   // If stderr cannot be written, there is nowhere to report it.
   ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   static_cast<void>(written);

@@ -10,6 +10,8 @@ enum class LogLevel : int { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 void SetLogLevel(const std::string& name);
 void SetLogRank(int rank);
 bool LogEnabled(LogLevel level);
+// The line that Log writes, with its newline.
+std::string LogLine(LogLevel level, const std::string& text);
 // Writes the line with a single write(2), so that lines of several ranks do not interleave.
 void Log(LogLevel level, const std::string& text);
 

@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/binding.h"
+#include "engine/farewell.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
 
@@ -17,7 +18,6 @@ namespace smddp {
 namespace {
 
 constexpr double kDefaultSpinSeconds = 50e-6;
-constexpr double kLingerSeconds = 5;
 constexpr int kGoneMicroseconds = 500;  // polling interval of AnnounceDeparture
 // For MPI to hand over a message that does not fit its smallest buffers.
 constexpr double kHandOverSeconds = 0.1;
@@ -43,51 +43,6 @@ std::string FormatRanks(const std::vector<int>& ranks) {
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
   return text + "]";
 }
-
-// Decides how long a rank that is shutting down waits for the others.
-class Farewell {
- public:
-  Farewell(const Config& config, const RankSet& everybody)
-      : seconds_(config.timeout_seconds), everybody_(everybody), deadline_(seconds_) {}
-
-  // True a few seconds after a rank has failed, since the ranks will never all arrive. The delay
-  // lets the others report and save their state: the launcher kills them as soon as this process
-  // exits without MPI_Finalize.
-  bool Pointless() {
-    if (failed_) return linger_.Passed();
-    if (deadline_.Passed() && !told_) {
-      told_ = true;
-      LogWarning("has ended and waits for the other ranks to end, since " +
-                 std::to_string(static_cast<long long>(seconds_)) + " s");
-    }
-    // The monitor's checks; its thread has stopped.
-    const ShmGroup& shm = *everybody_.shm();
-    std::string text;
-    int code = 0;
-    Alarm* alarm = everybody_.alarm();
-    if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
-    for (int p = 0; p < shm.size(); ++p) {
-      if (p == shm.rank() || shm.Peer(p) != PeerState::kDead) continue;
-      shm.PostFailure(static_cast<int>(Code::kRemote),
-                      "rank " + std::to_string(shm.cell(p).job_rank) + " died");
-    }
-
-    code = shm.Failure(&text);
-    if (code == 0) return false;
-    if (alarm != nullptr) alarm->Raise(code, text);
-    LogWarning("will not wait for the other ranks to end: " + text);
-    failed_ = true;
-    linger_ = Deadline(kLingerSeconds);
-    return false;
-  }
-
- private:
-  const double seconds_;
-  const RankSet& everybody_;
-  Deadline deadline_;
-  Deadline linger_{0};
-  bool told_ = false, failed_ = false;
-};
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 namespace {
 
 using namespace smddp;
+using smddp_test::AdvanceAll;
 using smddp_test::CountedGroup;
 using smddp_test::InprocJob;
 using smddp_test::kChunk;
@@ -107,11 +108,7 @@ Traffic TrafficOf(const NodeOf& nodes, const std::vector<size_t>& parts, size_t 
     ranks.push_back(std::make_unique<Exchanged>(parts, DType::kUint8, r));
     collectives.push_back(selector.Make(&job.resources(r), &ranks[r]->request, nullptr));
   }
-  bool all = false;
-  for (int i = 0; i < 10000 && !all; ++i) {
-    all = true;
-    for (auto& collective : collectives) all &= collective->Advance() == Progress::kDone;
-  }
+  bool all = AdvanceAll(collectives);
   for (auto& rank : ranks) EXPECT(all && rank->out == rank->want);
   Traffic traffic;
   auto add = [&](size_t bytes, bool near) {

@@ -7,6 +7,7 @@
 namespace {
 
 using namespace smddp;
+using smddp_test::AdvanceAll;
 using smddp_test::Case;
 using smddp_test::CountedGroup;
 using smddp_test::InprocJob;
@@ -187,11 +188,7 @@ std::pair<size_t, size_t> ExchangesOf(const Shape& shape, size_t count) {
     parts.push_back(std::make_unique<Part>(Kind::kAllreduce, shape.size, r, count));
     collectives.push_back(selector.Make(&job.resources(r), &parts[r]->request, nullptr));
   }
-  bool all = false;
-  for (int i = 0; i < 10000 && !all; ++i) {
-    all = true;
-    for (auto& collective : collectives) all &= collective->Advance() == Progress::kDone;
-  }
+  bool all = AdvanceAll(collectives);
   for (int r = 0; r < shape.size; ++r) {
     EXPECT(all && parts[r]->out == parts[r]->want, Case(shape, count, "allreduce"));
   }
@@ -243,11 +240,7 @@ size_t HeaderMessagesOf(const Shape& shape, int linear_nodes) {
           if (odd && r == shape.size - 1) parts[r]->request.name = "y";
           collectives.push_back(selector.Make(&job.resources(r), &parts[r]->request, nullptr));
         }
-        bool all = false;
-        for (int i = 0; i < 10000 && !all; ++i) {
-          all = true;
-          for (auto& collective : collectives) all &= collective->Advance() == Progress::kDone;
-        }
+        bool all = AdvanceAll(collectives);
         for (int r = 0; r < shape.size; ++r) {
           EXPECT(all && collectives[r]->status().ok() != odd, Case(shape, count, KindName(kind)));
           EXPECT(odd || parts[r]->out == parts[r]->want, Case(shape, count, KindName(kind)));

@@ -7,7 +7,6 @@
 
 #include "check.h"
 #include "core/deadline.h"
-#include "engine/watch/signals.h"
 #include "engine_job.h"
 
 namespace {
@@ -305,25 +304,6 @@ TEST(AStallInAMismatchNamesWhoIsMissing) {
   EXPECT(collectives[0]->Missing() == std::vector<int>({1}));
   EXPECT(advance(1));
   EXPECT(advance(0) && advance(2));
-}
-
-TEST(TheMonitorIsWokenAndKeepsItsOwnTime) {
-  auto wait = [](int milliseconds) {
-    double begin = NowSeconds();
-    bool came = WaitForTermination(milliseconds);
-    return std::make_pair(came, NowSeconds() - begin);
-  };
-  wait(0);  // what earlier tests have left
-  auto [came, seconds] = wait(30);
-  EXPECT(!came && seconds >= 0.029, std::to_string(seconds));
-  WakeMonitor();
-  std::tie(came, seconds) = wait(5000);
-  EXPECT(!came && seconds < 4, std::to_string(seconds));
-  WatchTermination();
-  ::raise(SIGTERM);
-  std::tie(came, seconds) = wait(5000);
-  EXPECT(came && seconds < 4, std::to_string(seconds));
-  UnwatchTermination();
 }
 
 // ---- cycles -------------------------------------------------------------------------------------

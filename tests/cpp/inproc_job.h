@@ -28,6 +28,16 @@ inline std::string Case(const JobShape& job, size_t count, const char* what) {
          " ranks, " + std::to_string(job.nodes) + " nodes";
 }
 
+// One thread plays all ranks, in turns. Returns whether every collective has ended.
+inline bool AdvanceAll(const std::vector<std::unique_ptr<smddp::Collective>>& collectives) {
+  for (int i = 0; i < 10000; ++i) {
+    bool all = true;
+    for (auto& collective : collectives) all &= collective->Advance() == smddp::Progress::kDone;
+    if (all) return true;
+  }
+  return false;
+}
+
 class InprocJob {
  public:
   // Rank r is on node r * nodes / size, as with SMDDP_NODES. With `reads_peers` nothing is too

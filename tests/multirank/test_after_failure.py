@@ -41,7 +41,7 @@ def test_a_failure_in_a_process_set(job):
 @pytest.mark.quiet
 def test_every_rank_hears_the_cause(run_both):
     """Between nodes too, and one that is in no collective; no later operation succeeds."""
-    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    env = {"SMDDP_TIMEOUT_SECONDS": "5"}  # four ranks on two cores have started 2 s apart
     for result in run_both(after_failure.hears_the_cause, 4, env):
         assert not result.timed_out, result.output[-4000:]
         assert sorted(result.results) == [0, 1, 2, 3], result.output[-4000:]
@@ -49,7 +49,7 @@ def test_every_rank_hears_the_cause(run_both):
             assert len(one["texts"]) == 3
             assert len(set(one["texts"])) == 1, one
             # Two ranks may notice at the same time; those of the other node leave it to them.
-            assert "waited 2.0 s for rank 3 " in one["texts"][0], one
+            assert "waited 5.0 s for rank 3 " in one["texts"][0], one
             assert one["seconds"] < 1, one
 
 
@@ -57,10 +57,10 @@ def test_every_rank_hears_the_cause(run_both):
 def test_held_buckets(job, end, fails):
     """The step ends when its own operations do, though a bucket of it could not be handed on."""
     body = after_failure.held_buckets(end, fails)
-    result = job(body, 2, env={"SMDDP_TIMEOUT_SECONDS": "3"}, timeout=200)
+    result = job(body, 2, env={"SMDDP_TIMEOUT_SECONDS": "5"}, timeout=200)
     assert 0 in result.results, result.output[-4000:]
     assert result.results[0]["text"], result.results
-    assert result.results[0]["seconds"] < 8, result.results
+    assert result.results[0]["seconds"] < 10, result.results
     assert result.returncode != 0
 
 
@@ -72,7 +72,7 @@ def test_held_buckets_and_shutdown(job):
 
 def test_init_after_a_failure(run_both):
     """It works if every rank comes again."""
-    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    env = {"SMDDP_TIMEOUT_SECONDS": "5"}
     for result in run_both(after_failure.init_again, 2, env):
         assert not result.timed_out, result.output[-4000:]
         assert [result.results[r]["text"] for r in (0, 1)] == ["2.0", "2.0"], result.output[-4000:]
@@ -81,7 +81,7 @@ def test_init_after_a_failure(run_both):
 
 def test_init_after_a_failure_alone(run_both):
     """It says in time that the job must be restarted, now and when it is called again."""
-    env = {"SMDDP_TIMEOUT_SECONDS": "2"}
+    env = {"SMDDP_TIMEOUT_SECONDS": "5"}
     for result in run_both(after_failure.init_again_alone, 2, env):
         assert not result.timed_out, result.output[-4000:]
         assert "restart" in result.results[0]["text"], result.output[-4000:]
@@ -101,12 +101,12 @@ def test_shutdown_does_not_wait_for_a_rank_that_failed(run_both):
 
 def test_shutdown_waits_for_a_rank_that_works(job):
     """However long: SMDDP_TIMEOUT_SECONDS limits collectives, not an evaluation on one rank."""
-    env = {"SMDDP_NODES": "2", "SMDDP_TIMEOUT_SECONDS": "2"}
+    env = {"SMDDP_NODES": "2", "SMDDP_TIMEOUT_SECONDS": "5"}
     result = job(after_failure.shuts_down_beside_work, 3, env=env, timeout=200)
     results = result.check(3)
     assert results[0]["seconds"] < 2
-    assert all(3 < results[r]["seconds"] < 8 for r in (1, 2)), results
-    assert "waits for the other ranks to end, since 2 s" in result.output, result.output[-4000:]
+    assert all(5 < results[r]["seconds"] < 12 for r in (1, 2)), results
+    assert "waits for the other ranks to end, since 5 s" in result.output, result.output[-4000:]
 
 
 def told(result, *words):

@@ -16,6 +16,8 @@ namespace {
 constexpr int kTickMs = 50;
 // The last counters that a rank published before it left may still be unprocessed.
 constexpr double kGrace = 0.15;
+// An operation that has waited so long is probably what SIGTERM will end.
+constexpr double kReadySeconds = 0.1;
 constexpr double kJoinSeconds = 60;
 
 std::string Seconds(double seconds) {
@@ -119,9 +121,13 @@ void Monitor::Tick(double seconds) {
   if (code != 0) return Break({static_cast<Code>(code), text});
   UpdatePeers(seconds);
   Status failure;
+  std::string last_words;
   watched_->InspectAll(seconds, [&](Operation* operation, const std::vector<int>& missing) {
     CheckOperation(operation, missing, &failure);
+    if (!last_words.empty() || operation->waited < kReadySeconds) return;
+    last_words = LogLine(LogLevel::kError, DescribeTermination(*operation, missing));
   });
+  PrepareLastWords(last_words);
   CheckPlans(seconds, &failure);
   Status cycle = watched_->InspectCycles(seconds);
   if (failure.ok()) failure = cycle;
@@ -222,6 +228,7 @@ void Monitor::Break(const Status& own) {
   Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
   // A failure heard from another node went to all nodes already; repeating it is harmless.
   if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
+  PrepareLastWords("");
   LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());
   watched_->FailAll(failure);
 }
@@ -232,7 +239,7 @@ void Monitor::Break(const Status& own) {
 // for.
 void Monitor::AnswerTermination() {
   Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
-  bool pending = true, told = false;
+  bool pending = true, told = SaidLastWords();
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
     for (int p = 0; dead < 0 && p < shm_->size(); ++p) {
@@ -246,7 +253,7 @@ void Monitor::AnswerTermination() {
     pending = false;
     watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
       pending = true;
-      if (dead < 0 && !told) TellOfTermination(*operation, missing);
+      if (dead < 0 && !told) LogError(DescribeTermination(*operation, missing));
       told = true;
     });
     if (topo_.local_size == 1) break;
@@ -258,12 +265,13 @@ void Monitor::AnswerTermination() {
   Terminate();
 }
 
-void Monitor::TellOfTermination(const Operation& operation, const std::vector<int>& missing) const {
+std::string Monitor::DescribeTermination(const Operation& operation,
+                                         const std::vector<int>& missing) const {
   std::string why;
   if (topo_.num_nodes > 1)
     why = "; a rank on another node may have ended: see the launcher's output";
-  LogError("ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
-           DescribeOperation(operation) + why);
+  return "ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
+         DescribeOperation(operation) + why;
 }
 
 }  // namespace smddp

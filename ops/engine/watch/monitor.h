@@ -43,7 +43,8 @@ class Monitor {
   bool GoneFor(int job_rank, double seconds) const;
   void UpdatePeers(double seconds);
   void AnswerTermination();
-  void TellOfTermination(const Operation& operation, const std::vector<int>& missing) const;
+  std::string DescribeTermination(const Operation& operation,
+                                  const std::vector<int>& missing) const;
   bool JoinNode();
 
   Watched* watched_;

@@ -5,9 +5,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 
 namespace smddp {
 namespace {
@@ -31,6 +33,22 @@ void Wake(int descriptor) {
   [[maybe_unused]] ssize_t written = ::write(descriptor, &one, sizeof one);
 }
 
+// The last words: one is written by the handler while the monitor fills the other.
+struct Words {
+  char text[4096];
+  size_t length = 0;
+};
+Words words[2];
+std::atomic<int> current_words{0};
+std::atomic<bool> said{false};
+
+void SayLastWords() {
+  const Words& last = words[current_words];
+  if (last.length == 0 || said.exchange(true)) return;
+  // If stderr cannot be written, there is nowhere to report it.
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, last.text, last.length);
+}
+
 void DieOfTermination() {
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
@@ -44,6 +62,7 @@ void OnTermination(int) {
     // A forked child has the handler but no monitor.
     DieOfTermination();
   } else {
+    SayLastWords();
     terminated = true;
     Wake(wake_for_handler);
   }
@@ -77,7 +96,18 @@ bool WaitForTermination(int milliseconds) {
   return terminated.exchange(false);
 }
 
+void PrepareLastWords(const std::string& lines) {
+  int next = 1 - current_words;
+  if (said || (lines.empty() && words[1 - next].length == 0)) return;
+  words[next].length = std::min(lines.size(), sizeof words[next].text);
+  std::memcpy(words[next].text, lines.data(), words[next].length);
+  current_words = next;
+}
+
+bool SaidLastWords() { return said; }
+
 void UnwatchTermination() {
+  PrepareLastWords("");
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
   if (current.sa_handler != OnTermination) return;

@@ -1,6 +1,8 @@
-// SIGTERM, handled only if the script does not handle it: the handler wakes the monitor, which
-// reports and then lets the signal take its default action.
+// SIGTERM, handled only if the script does not handle it: the handler writes what the monitor has
+// prepared and wakes it, which reports the rest and then lets the signal take its default action.
 #pragma once
+
+#include <string>
 
 namespace smddp {
 
@@ -9,6 +11,11 @@ void WatchTermination();
 // Waits up to `milliseconds`, or until SIGTERM or WakeMonitor. Returns true on SIGTERM.
 bool WaitForTermination(int milliseconds);
 void WakeMonitor();
+// What the handler writes at once, since a launcher's SIGKILL may follow in a millisecond: whole
+// lines, cut after 4 KiB; empty for nothing. Called by the monitor's thread only.
+void PrepareLastWords(const std::string& lines);
+// Whether the handler has written such lines.
+bool SaidLastWords();
 // Restores SIGTERM's default action, if the handler is still ours.
 void UnwatchTermination();
 // Ends the process by SIGTERM's default action.

@@ -61,7 +61,7 @@ def hears_the_cause():
     for name in ("late", "late", "other"):
         begin = time.time()
         if rank == size - 1 and not texts:
-            time.sleep(4)
+            time.sleep(7)
         try:
             hvd.allreduce(1.0, name=name)
         except tf.errors.OpError as error:
@@ -140,7 +140,7 @@ def _fail_and_shut_down() -> float:
         if rank == 0:
             hvd.allreduce(1.0, name="late")
         else:
-            time.sleep(4)
+            time.sleep(7)
     except tf.errors.DeadlineExceededError:
         pass
     begin = time.time()
@@ -200,7 +200,7 @@ def shuts_down_beside_a_failure():
 def shuts_down_beside_work():
     hvd.barrier()
     if rank == 0:
-        time.sleep(4)
+        time.sleep(7)
     begin = time.time()
     hvd.shutdown()
     report(seconds=time.time() - begin)

@@ -37,7 +37,7 @@ def classes_of_failures():
     found = {"mismatch": _raised(lambda: _mean(tf.ones([2 + rank])), "Mismatched", "[2]", "[3]")}
     equal(_mean(tf.constant(rank + 1.0)), total / size, "the job goes on")
     if rank == 1:
-        time.sleep(2.5)
+        time.sleep(5)
     words = "SMDDP_TIMEOUT_SECONDS" if rank == 0 else ""
     found["late"] = _raised(lambda: _mean(tf.constant(1.0)), words)
     hvd.shutdown()

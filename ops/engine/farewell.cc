@@ -1,0 +1,42 @@
+#include "engine/farewell.h"
+
+#include <string>
+
+#include "core/log.h"
+
+namespace smddp {
+namespace {
+
+constexpr double kLingerSeconds = 5;
+
+}  // namespace
+
+bool Farewell::Pointless() {
+  if (failed_) return linger_.Passed();
+  if (deadline_.Passed() && !told_) {
+    told_ = true;
+    LogWarning("has ended and waits for the other ranks to end, since " +
+               std::to_string(static_cast<long long>(seconds_)) + " s");
+  }
+  // The monitor's checks; its thread has stopped.
+  const ShmGroup& shm = *everybody_.shm();
+  std::string text;
+  int code = 0;
+  Alarm* alarm = everybody_.alarm();
+  if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
+  for (int p = 0; p < shm.size(); ++p) {
+    if (p == shm.rank() || shm.Peer(p) != PeerState::kDead) continue;
+    shm.PostFailure(static_cast<int>(Code::kRemote),
+                    "rank " + std::to_string(shm.cell(p).job_rank) + " died");
+  }
+
+  code = shm.Failure(&text);
+  if (code == 0) return false;
+  if (alarm != nullptr) alarm->Raise(code, text);
+  LogWarning("will not wait for the other ranks to end: " + text);
+  failed_ = true;
+  linger_ = Deadline(kLingerSeconds);
+  return false;
+}
+
+}  // namespace smddp
