@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, tensor_of
-from smddp_tf._graph import ops, order
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, name_or_site, tensor_of
+from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Tensor, TensorLike
@@ -40,7 +40,7 @@ def allgather(
     check_dtype(tensor, MOVABLE, "allgather")
     if group.size == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return ops.allgather(tensor, name or order.site_name("allgather"), group)
+    return ops.allgather(tensor, name_or_site(name, "allgather"), group)
 
 
 def grouped_allgather(
@@ -55,7 +55,7 @@ def grouped_allgather(
       A list of tensors, in the order of the input.
     """
     del ignore_name_scope
-    name = name or order.site_name("grouped_allgather")
+    name = name_or_site(name, "grouped_allgather")
     return [
         allgather(tensor, f"{name}.{i}", process_set=process_set)
         for i, tensor in enumerate(list_of(tensors, "grouped_allgather", "tensors"))

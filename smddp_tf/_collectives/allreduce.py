@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, list_of, resolve_op, tensor_of
+from smddp_tf._collectives.checks import (
+    REDUCIBLE,
+    check_dtype,
+    list_of,
+    name_or_site,
+    resolve_op,
+    tensor_of,
+)
 from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine, reduce_dense
 from smddp_tf._collectives.scaling import factor, scaled
 from smddp_tf._collectives.slices import allreduce_slices
 from smddp_tf._compression import Compression
-from smddp_tf._graph import order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import ReduceOp
@@ -65,7 +71,7 @@ def allreduce(
     del device_dense, device_sparse, ignore_name_scope
     group = check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name or order.site_name("allreduce")
+    given_name, name = name, name_or_site(name, "allreduce")
 
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
@@ -110,7 +116,7 @@ def grouped_allreduce(
     del device_dense, device_sparse, ignore_name_scope
     group = check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name or order.site_name("grouped_allreduce")
+    given_name, name = name, name_or_site(name, "grouped_allreduce")
 
     tensors = list_of(tensors, "grouped_allreduce", "tensors")
     if bypasses_plan(op, compression):

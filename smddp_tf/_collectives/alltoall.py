@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, tensor_of
-from smddp_tf._graph import ops, order
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, name_or_site, tensor_of
+from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import TensorLike
@@ -59,6 +59,6 @@ def alltoall(
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
 
-    name = name or order.site_name("alltoall")
+    name = name_or_site(name, "alltoall")
     output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, group)
     return (output, received) if given else output

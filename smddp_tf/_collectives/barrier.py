@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from smddp_tf._graph import ops, order
+from smddp_tf._collectives.checks import name_or_site
+from smddp_tf._graph import ops
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Blocks until every rank of the process set has called it."""
     group = check_process_set(process_set)
-    if group.size == 1:
-        return None
-    return ops.barrier(name or order.site_name("barrier"), group)
+    name = name_or_site(name, "barrier")
+    return None if group.size == 1 else ops.barrier(name, group)

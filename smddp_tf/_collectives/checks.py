@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 
+from smddp_tf._graph import order
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import global_process_set
@@ -62,6 +63,17 @@ def integer(name: str, value) -> int:
         return operator.index(None if isinstance(value, bool) else value)
     except (TypeError, AttributeError):  # the latter from a tensor in a graph
         raise TypeError(f"{name}={value!r} is not a whole number") from None
+
+
+def name_or_site(name, kind: str) -> str:
+    """The collective's name: the given one, or by default its kind and call site.
+
+    Raises:
+      TypeError: the name is not a string.
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"name={name!r} is not a string; give other arguments by name")
+    return name or order.site_name(kind)
 
 
 def tensor_of(value, what: str):

@@ -8,8 +8,7 @@ from typing import Any
 
 from smddp_tf._collectives.allgather import allgather
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import check_root
-from smddp_tf._graph import order
+from smddp_tf._collectives.checks import check_root, name_or_site
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -82,7 +81,7 @@ def broadcast_object(
     if group.size == 1:
         return obj
     _require_eager("broadcast_object")
-    name = name or order.site_name("broadcast_object")
+    name = name_or_site(name, "broadcast_object")
 
     is_root = basics.rank() == root_rank
     own, fine = _pickled(obj) if is_root else (b"", True)
@@ -129,7 +128,7 @@ def allgather_object(
     if group.size == 1:
         return [obj]
     _require_eager("allgather_object")
-    name = name or order.site_name("allgather_object")
+    name = name_or_site(name, "allgather_object")
 
     own, fine = _pickled(obj)
     size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: an error text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from smddp_tf._collectives.checks import name_or_site
 from smddp_tf._collectives.objects import allgather_object
-from smddp_tf._graph import order
 from smddp_tf._job import basics
 
 
@@ -36,7 +36,7 @@ def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwa
       RuntimeError: it failed on another rank, of any node; the message says where and how.
       pickle.PicklingError: its result cannot be pickled; raised on all ranks.
     """
-    name = name or order.site_name("once_per_node")
+    name = name_or_site(name, "once_per_node")
     result, problem, error = None, "", None
     first = basics.local_rank() == 0
     if first:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import REDUCIBLE, check_dtype, list_of, resolve_op, tensor_of
+from smddp_tf._collectives.checks import (
+    REDUCIBLE,
+    check_dtype,
+    list_of,
+    name_or_site,
+    resolve_op,
+    tensor_of,
+)
 from smddp_tf._collectives.reduction import bypasses_plan
 from smddp_tf._collectives.scaling import factor, scale_apart
 from smddp_tf._compression import Compression
-from smddp_tf._graph import ops, order
+from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
@@ -46,7 +53,7 @@ def grouped_reducescatter(
             "Compression.none, .fp16 or .bf16"
         )
 
-    name = name or order.site_name("grouped_reducescatter")
+    name = name_or_site(name, "grouped_reducescatter")
     tensors = list_of(tensors, "grouped_reducescatter", "tensors")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     packed = [compression.compress(tensor) for tensor in tensors]
@@ -128,5 +135,5 @@ def reducescatter(
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        name=name or order.site_name("reducescatter"),
+        name=name_or_site(name, "reducescatter"),
     )[0]

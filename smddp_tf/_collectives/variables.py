@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, list_of
-from smddp_tf._graph import ops, order
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, list_of, name_or_site
+from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -101,7 +101,7 @@ def broadcast_(
         return variables
 
     payloads = [_payload(variable) for variable in variables]
-    name = name or order.site_name("broadcast_variables")
+    name = name_or_site(name, "broadcast_variables")
 
     by_dtype: dict = {}
     for i, payload in enumerate(payloads):

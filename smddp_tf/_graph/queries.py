@@ -2,7 +2,7 @@
 
 In eager mode they run immediately. All return an int32 scalar. When run, they raise
 tf.errors.FailedPreconditionError before init(), and tf.errors.InvalidArgumentError for a process
-set that does not exist.
+set that does not exist; called with anything but a number as the id, TypeError.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ _RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
 
 
 def _query(query: int, process_set_id: int, name):
+    if isinstance(process_set_id, bool) or not hasattr(process_set_id, "__index__"):
+        raise TypeError(
+            f"process_set_id={process_set_id!r} is not a whole number; give a process set's "
+            "process_set_id"
+        )
     with tf.device("/cpu:0"):
         answer = library.ops().smddp_query(query=query, process_set=process_set_id, name=name)
     answer.set_shape([])

@@ -206,6 +206,19 @@ class Group:
         return len(self.ranks)
 
 
+def require_process_set(process_set) -> None:
+    """Rejects what is not a ProcessSet, in the job or not.
+
+    Raises:
+      ValueError: that.
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(  # noqa: TRY004
+            f"process_set={process_set!r} is not a ProcessSet, as add_process_set([0, 1]) returns "
+            "one; without process_set= all ranks take part"
+        )
+
+
 def check_process_set(process_set) -> Group:
     """Checks that this rank may use a process set, and returns its group.
 
@@ -216,11 +229,7 @@ def check_process_set(process_set) -> Group:
     ranks = basics.size()
     if process_set is global_process_set:
         return Group(0, basics.rank(), range(ranks))
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(  # noqa: TRY004
-            f"process_set={process_set!r} is not a ProcessSet, as add_process_set([0, 1]) returns "
-            "one; without process_set= all ranks take part"
-        )
+    require_process_set(process_set)
     if process_set.process_set_id is None:
         raise ValueError(
             f"{process_set!r} is not in the job: it was removed, or never given to "

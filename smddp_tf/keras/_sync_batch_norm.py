@@ -6,7 +6,12 @@ from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    require_process_set,
+)
 from smddp_tf._job.reduce_op import Sum
 
 tf = tensorflow()
@@ -54,7 +59,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
       **options: the arguments of tf.keras.layers.BatchNormalization.
 
     Raises:
-      ValueError: fused=True.
+      ValueError: fused=True, or process_set is not a ProcessSet.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     ):
         if fused:
             raise ValueError("SyncBatchNormalization has no fused kernel; leave fused=False")
+        require_process_set(process_set)
         super().__init__(**options, **({"fused": False} if _LEGACY else {}))
         self._process_set = process_set
 

@@ -69,6 +69,12 @@ def _options():
             hvd.DistributedOptimizer(SGD(0.1), backward_passes_per_step=passes)
     with raises(TypeError, "which is not a Keras layer"):
         hvd.PartialDistributedOptimizer(SGD(0.1), local_layers="dense")
+    with raises(ValueError, "process_set=3 is not a ProcessSet"):
+        hvd.SyncBatchNormalization(process_set=3)
+    for query in (hvd.size_op, hvd.process_set_included_op):
+        for wrong in (hvd.global_process_set, "0", 0.0, None):
+            with raises(TypeError, "is not a whole number; give a process set's process_set_id"):
+                query(wrong)
     for every, kind in ((0, ValueError), (1.5, TypeError), ("batch", TypeError)):
         with raises(kind, "every="):
             hvd.callbacks.CheckRanksEqual(every=every)
@@ -101,6 +107,16 @@ def _scales_and_ops():
     with raises(ValueError, "op=True is unknown"):
         hvd.allreduce(1.0, op=True)
     assert float(hvd.allreduce(1.0, np.bool_(False))) == size
+    for call in (
+        lambda n: hvd.allreduce(1.0, name=n),
+        lambda n: hvd.grouped_allreduce([1.0], name=n),
+        lambda n: hvd.broadcast(1.0, 0, name=n),
+        lambda n: hvd.alltoall([1.0] * size, name=n),
+        lambda n: hvd.barrier(name=n),
+        lambda n: hvd.allgather_object(1, name=n),
+    ):
+        with raises(TypeError, "name=3 is not a string"):
+            call(3)
     for wrong in (None, "2", [1.0, 2.0]):
         with raises(TypeError, "postscale factor is", "not a number"):
             hvd.allreduce(1.0, prescale_factor=wrong)
