@@ -29,9 +29,18 @@ def header_seconds(nodes, cost):
     return rounds * each + (nodes - 1) * message * cost.per_byte
 
 
+def chunk_bytes(nodes, cost):
+    """Return the size of a chunk, by default as Tuning::ChunkBytes() has it."""
+    if cost.chunk_kib:
+        return cost.chunk_kib * 1024
+    messages = nodes * cost.per_node
+    usual = min(nodes << 17, 1 << 20) if cost.per_node == 1 else 1 << 20
+    return min(max(usual, messages << 10), 4 << 20)
+
+
 def bucket_seconds(size, nodes, cost):
     """Return the header's, the link's, the messages' and the node's time for a bucket."""
-    chunks = math.ceil(size / cost.chunk)
+    chunks = math.ceil(size / chunk_bytes(nodes, cost))
     chunk = size / chunks
     link = 2 * (nodes - 1) / nodes * chunk * cost.per_byte  # both exchanges; all owners share it
     messages = 2 * (nodes - 1) * 2 * cost.message  # sent and received, of each owner
@@ -51,13 +60,12 @@ def main():
     parser.add_argument("--gbs", type=float, default=12, help="between nodes, GB/s a node")
     parser.add_argument("--copy-gbs", type=float, default=5, help="in the node, GB/s a rank")
     parser.add_argument("--message-us", type=float, default=1, help="processor's time, each side")
-    parser.add_argument("--chunk-kib", type=float, default=1024)
+    parser.add_argument("--chunk-kib", type=float, help="by default as the library has it")
     parser.add_argument("--per-node", type=int, default=8, help="ranks")
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024, 4096])
     cost = parser.parse_args()
     cost.latency, cost.message = cost.latency_us * 1e-6, cost.message_us * 1e-6
     cost.per_byte, cost.copy_per_byte = 1e-9 / cost.gbs, 1e-9 / cost.copy_gbs
-    cost.chunk = cost.chunk_kib * 1024
     print("Computed from a model, not run.")
     print("| ranks | nodes | headers | buckets | a step | limited by |\n|---|---|---|---|---|---|")
     for ranks in cost.ranks:

@@ -14,6 +14,11 @@ namespace {
 constexpr double kMicro = 1e-6, kGiga = 1e9;
 
 constexpr size_t kDefaultChunkBytes = 1 << 20;
+// Where a node has a single owner: a receiver's consent to a message queues behind what it sends
+// itself, so the link idles for long messages. With several owners it carries the others' then.
+constexpr size_t kLoneMessageBytes = 128 << 10;
+// Below this a message costs more than its bytes do, so very many nodes take larger chunks.
+constexpr size_t kLeastMessageBytes = 1 << 10;
 constexpr size_t kDefaultAggregateBytes = 128 << 10;
 // While a chunk is on the link the next ones wait for memory, ranks and messages; with this many
 // latencies in a chunk's time they cost an eighth of it at most.
@@ -99,9 +104,15 @@ std::string Tuning::Text() const {
                 1 / copy_per_byte / kGiga);
 }
 
-// A chunk's bytes take kLatenciesInChunk latencies.
-size_t Tuning::ChunkBytes() const {
-  if (!known()) return kDefaultChunkBytes;
+// Where the costs are known, a chunk's bytes take kLatenciesInChunk latencies.
+size_t Tuning::ChunkBytes(int nodes, int owners) const {
+  if (!known()) {
+    size_t messages = static_cast<size_t>(nodes) * static_cast<size_t>(owners);
+    size_t bytes = owners > 1 ? kDefaultChunkBytes
+                              : std::min(kLoneMessageBytes * messages, kDefaultChunkBytes);
+    bytes = std::max(bytes, kLeastMessageBytes * messages);
+    return NearestPower(static_cast<double>(bytes), kLeastChunkBytes, kMostChunkBytes);
+  }
   return NearestPower(kLatenciesInChunk * latency / per_byte, kLeastChunkBytes, kMostChunkBytes);
 }
 

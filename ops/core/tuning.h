@@ -26,8 +26,8 @@ struct Tuning {
   // In the same words; two tunings are equal if their texts are.
   std::string Text() const;
 
-  // Bytes of a chunk between nodes.
-  size_t ChunkBytes() const;
+  // Bytes of a chunk between nodes; each of a node's owners sends a part of its share to each node.
+  size_t ChunkBytes(int nodes, int owners) const;
   // See Config::alltoall_aggregate_bytes.
   size_t AlltoallAggregateBytes() const;
   // The costs and the sizes that a job uses, for the log; as a JSON object, for stats().

@@ -110,18 +110,23 @@ TEST(TuningIsReadFromTextsAndFiles) {
 }
 
 TEST(SizesFollowFromTheCosts) {
-  EXPECT_EQ(Tuning().ChunkBytes(), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(2, 1), size_t{256} << 10);
+  EXPECT_EQ(Tuning().ChunkBytes(3, 1), size_t{512} << 10);
+  EXPECT_EQ(Tuning().ChunkBytes(2, 2), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(128, 8), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(64, 1), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(512, 8), size_t{4} << 20);
   EXPECT_EQ(Tuning().AlltoallAggregateBytes(), size_t{128} << 10);
-  EXPECT_EQ(Given("measure").ChunkBytes(), size_t{1} << 20, "before it is measured");
+  EXPECT_EQ(Given("measure").ChunkBytes(2, 1), size_t{256} << 10, "before it is measured");
   // 8 latencies of 100 us carry 1 MB; two copies of 20 KB take 8 us.
   Tuning middle = Given("latency_us=100,gbs=1.25,copy_gbs=5");
-  EXPECT_EQ(middle.ChunkBytes(), size_t{1} << 20);
+  EXPECT_EQ(middle.ChunkBytes(2, 1), size_t{1} << 20);
   EXPECT_EQ(middle.AlltoallAggregateBytes(), size_t{256} << 10);
   EXPECT_EQ(Given("latency_us=8,gbs=1.25,copy_gbs=5").AlltoallAggregateBytes(), size_t{16} << 10);
   // Slow links take the smallest chunks, fast ones with a long way the largest.
-  EXPECT_EQ(Given("latency_us=20,gbs=0.1,copy_gbs=5").ChunkBytes(), size_t{256} << 10);
-  EXPECT_EQ(Given("latency_us=20,gbs=12,copy_gbs=5").ChunkBytes(), size_t{2} << 20);
-  EXPECT_EQ(Given("latency_us=1000,gbs=50,copy_gbs=5").ChunkBytes(), size_t{4} << 20);
+  EXPECT_EQ(Given("latency_us=20,gbs=0.1,copy_gbs=5").ChunkBytes(2, 1), size_t{256} << 10);
+  EXPECT_EQ(Given("latency_us=20,gbs=12,copy_gbs=5").ChunkBytes(2, 1), size_t{2} << 20);
+  EXPECT_EQ(Given("latency_us=1000,gbs=50,copy_gbs=5").ChunkBytes(2, 1), size_t{4} << 20);
   EXPECT_EQ(Given("latency_us=0.01,gbs=1,copy_gbs=9").AlltoallAggregateBytes(), size_t{1} << 10);
 }
 

@@ -53,7 +53,8 @@ size_t ChunkBytes(const Config& config, const Topology& topo) {
   constexpr size_t kLaneBytes = 64, kUnit = 256;
   size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
   if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
-  return std::max<size_t>(topo.num_nodes > 1 ? config.tuning.ChunkBytes() : 256 << 10, least);
+  if (topo.num_nodes == 1) return std::max<size_t>(256 << 10, least);
+  return std::max(config.tuning.ChunkBytes(topo.num_nodes, topo.owners), least);
 }
 
 size_t SegmentBytes(const Config& config, const Topology& topo) {
