@@ -18,7 +18,7 @@ PYTHON ?= python3
 NP ?= 2
 VENV := .venv
 VENV15 := .venv-2.15
-BETWEEN := 2.18 2.20
+BETWEEN := 2.18 2.20 2.22
 VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
 VENV_DOCS := .venv-docs

@@ -217,7 +217,7 @@ def _objects():
     assert hvd.allgather_object(rank) == list(range(size))
     for call in (hvd.broadcast_object, hvd.allgather_object):
         with raises(RuntimeError, "call it outside of tf.function"):
-            tf.function(lambda call=call: call(1), autograph=False)()
+            tf.function(lambda call=call: call(1))()
 
 
 def all_are_refused():
