@@ -6,6 +6,7 @@
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
+# make cuda    builds with kernels for GPUs, into build/cuda/lib, and tests that; needs no GPU and no CUDA
 # make wheels  wheels for manylinux_2_28, x86-64 and 64-bit ARM, in wheelhouse/; make test-wheels runs
 #              the C++ tests as those are compiled
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
@@ -23,6 +24,7 @@ VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
 VENV_DOCS := .venv-docs
 VENV_WHEELS := .venv-wheels
+VENV_CUDA := .venv-cuda
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -45,7 +47,7 @@ WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
 .PHONY: train test test-quick test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
-  wheel wheels test-wheels bench bench-peers docs clean distclean
+  wheel wheels test-wheels cuda bench bench-peers docs clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
@@ -119,6 +121,12 @@ $(VENV_WHEELS)/.ready: requirements/wheels.txt
 	$(VENV_WHEELS)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
+# CUDA's compiler; only `make cuda` needs it.
+$(VENV_CUDA)/.ready: requirements/cuda.txt
+	$(PYTHON) -m venv $(VENV_CUDA)
+	$(VENV_CUDA)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
 $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 	$(BIN)/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
@@ -181,6 +189,18 @@ test-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
 	  if [ $$machine = $$(uname -m) ]; then run=; fi; \
 	  $$run $$folder/smddp_cpp_tests || exit 1; \
 	done
+
+# The library with kernels for GPUs in it; SMDDP_LIBRARY_DIR=build/cuda/lib has a script take that one.
+# It must open, say what it has, and pass every test on the simulated GPU, where there is none.
+cuda: build $(VENV15)/.ready $(VENV_CUDA)/.ready
+	nvcc=$$(ls -d $(CURDIR)/$(VENV_CUDA)/lib/python3*/site-packages/nvidia/cu*/bin/nvcc) && \
+	{ $(WITH_TOOLS) cmake -S ops -B build/cuda $(CMAKE_FLAGS) -DSMDDP_CUDA=on -DSMDDP_NVCC=$$nvcc && \
+	  $(WITH_TOOLS) cmake --build build/cuda --parallel && \
+	  $(WITH_TOOLS) cmake --install build/cuda --prefix $(CURDIR)/build/cuda/prefix; } >build.log 2>&1 || (cat build.log; false)
+	rm -rf build/cuda/lib && mv build/cuda/prefix/smddp_tf/lib build/cuda/lib
+	build/cuda/smddp_cpp_tests
+	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m smddp_tf --version | grep sm_90
+	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) tests/multirank/test_gpu.py tests/multirank/test_tape.py
 
 # ---- checks ----
 
