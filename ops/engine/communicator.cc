@@ -342,10 +342,10 @@ std::string Communicator::StatsJson() const {
       << IsaName() << "\", \"mpi\": \""
       << (context_->mpi != nullptr ? context_->mpi->name() : "none") << "\", \"nccl\": \""
       << (devices.library.empty() ? "none" : devices.library)
-      << "\", \"nccl_collectives\": " << devices.reductions << ", \"nccl_bytes\": " << devices.bytes
-      << ", \"nccl_packed\": " << devices.packed << ", \"staging_bytes\": " << staging
-      << ", \"process_sets\": " << sets.size() << ", \"collectives\": " << direct.operations
-      << ", \"collective_bytes\": " << direct.bytes
+      << "\", \"nccl_collectives\": " << devices.collectives
+      << ", \"nccl_bytes\": " << devices.bytes << ", \"nccl_packed\": " << devices.packed
+      << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
+      << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
       << ", \"tuning\": "

@@ -1,8 +1,8 @@
-// DeviceGroup: the ranks of a process set, each with a device of its own, which reduce tensors in
-// the memory of their devices without the host (NCCL).
+// DeviceGroup: the ranks of a process set, each with a device of its own, which run
+// collectives on tensors in the memory of their devices without the host (NCCL).
 //
 // Everything runs in the background: `done` is called exactly once, on any thread. All ranks start
-// the same reductions in the same order; that they agree is up to the caller (collective/device/
+// the same collectives in the same order; that they agree is up to the caller (collective/device/
 // on_device.h), since a group neither compares requests nor notices a rank that does not come.
 #pragma once
 
@@ -31,25 +31,31 @@ struct DeviceIntroduction {
   char problem[1024];  // why this rank cannot connect; "" if it can
 };
 
-struct DeviceReduction {
+// A collective as one rank of a group runs it. What is not reduced is bytes, of dtype uint8.
+struct DeviceCollective {
+  enum class Kind { kAllreduce, kBroadcast };
   enum class Op { kSum, kMin, kMax, kProduct };
+  Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
   // What the inputs and their sum are multiplied by; 1 for other ops. An average is a sum.
   double prescale = 1, postscale = 1;
+  int root = 0;  // of a broadcast: a rank of the group
   std::vector<Span> spans;
   DevicePoint after;  // when the inputs have been computed
+  size_t bytes = 0;   // of this rank's inputs or outputs, whichever are more
 
+  bool reduces() const { return kind == Kind::kAllreduce; }
   bool scaled() const { return prescale * postscale != 1; }
 };
 
 struct DeviceGroupStats {
   std::string library;  // its version; empty: the ranks have not connected
-  uint64_t reductions = 0, bytes = 0;
-  uint64_t packed = 0;  // of the reductions: whose tensors were packed
+  uint64_t collectives = 0, bytes = 0;
+  uint64_t packed = 0;  // of the collectives: whose tensors were packed
   void Add(const DeviceGroupStats& other) {
     if (library.empty()) library = other.library;
-    reductions += other.reductions;
+    collectives += other.collectives;
     bytes += other.bytes;
     packed += other.packed;
   }
@@ -58,18 +64,18 @@ struct DeviceGroupStats {
 class DeviceGroup {
  public:
   using Done = std::function<void(const Status&)>;
-  // The same on all ranks whenever a reduction may start.
+  // The same on all ranks whenever a collective may start.
   enum class State { kNew, kConnecting, kReady, kUnusable };
 
   virtual ~DeviceGroup() = default;
 
-  // Why it cannot take such a reduction, whatever the rank and the tensors; "" if it can.
-  virtual std::string Cannot(const DeviceReduction& reduction) const = 0;
+  // Why it cannot take such a collective, whatever the rank and the tensors; "" if it can.
+  virtual std::string Cannot(const DeviceCollective& collective) const = 0;
   // Why this rank cannot take part with tensors on `device`; "" if it can.
   virtual std::string Unavailable(Device* device) = 0;
   // What this rank, which can take part in others, lacks for this one; "" if nothing. Once the
-  // ranks have connected, it takes as much memory of the device as the reduction needs.
-  virtual std::string Lacks(Device* device, const DeviceReduction& reduction) = 0;
+  // ranks have connected, it takes as much memory of the device as the collective needs.
+  virtual std::string Lacks(Device* device, const DeviceCollective& collective) = 0;
   // Whether it is an error if some rank is unavailable.
   virtual bool required() const = 0;
 
@@ -78,14 +84,14 @@ class DeviceGroup {
   virtual void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                        Done done) = 0;
   // When the inputs have been computed, `computed` is called before `done`.
-  virtual void Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) = 0;
+  virtual void Submit(DeviceCollective collective, std::function<void()> computed, Done done) = 0;
   // Ends everything that is in progress, and all that comes, with an error. When it returns, the
   // tensors are no longer accessed; if the device does not stop in a few seconds, the log says so.
   virtual void Abort() = 0;
   // Leaves in good order once the others do, for a few seconds at most.
   virtual void Close() = 0;
 
-  // Of the reductions that have ended.
+  // Of the collectives that have ended.
   virtual DeviceGroupStats stats() const = 0;
 
   State state() const {
@@ -102,9 +108,9 @@ class DeviceGroup {
   State state_ = State::kNew;
 };
 
-// LaunchTurn: one reduction at a time is begun by the first rank of its set, among all groups of
+// LaunchTurn: one collective at a time is begun by the first rank of its set, among all groups of
 // this process. Two kernels that wait for their peers may exclude each other from a device, so all
-// ranks must start reductions in one order, whatever their channels.
+// ranks must start collectives in one order, whatever their channels.
 class LaunchTurn {
  public:
   // False if it is another's turn; `wake` is then called when that is over.

@@ -25,10 +25,11 @@ bool AllAre(const GpuRequest<float>& one, size_t count, int size, double less = 
   return true;
 }
 
-// Runs sums of two tensors on `size` ranks until one fails; the statuses, in rank order.
-std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
+// Runs such collectives on `size` ranks until one fails; the statuses, in rank order.
+std::vector<Status> RunUntilFailure(NcclWires* wires, const FloatsOf& floats, double timeout,
                                     const std::function<void(int, RankSet*)>& at_begin = {},
                                     const std::function<void(int)>& at_end = {}) {
+  int size = floats.size;
   std::vector<Status> outcomes(static_cast<size_t>(size));
   // A kernel of a rank that failed early may still wait for the others.
   std::vector<std::unique_ptr<GpuRequest<float>>> requests(static_cast<size_t>(size));
@@ -40,16 +41,15 @@ std::vector<Status> RunUntilFailure(NcclWires* wires, int size, double timeout,
     Status status;
     auto& one = requests[static_cast<size_t>(rank)];
     for (int round = 0; round < 3 && status.ok(); ++round) {
-      one = FloatSum(rank, 1000);
-      one->Add(10, true, [](size_t) { return 1; });
+      one = floats.Make(rank);
       status = everybody->Run(one->request);
-      if (status.ok()) EXPECT(AllAre(*one, 1000, size));
+      if (status.ok()) EXPECT(floats.IsRight(rank, *one));
     }
     EXPECT(NowSeconds() - begin < timeout + 5, "rank " + std::to_string(rank));
     EXPECT(!status.ok(), "no failure on rank " + std::to_string(rank));
-    double then = one->At(0, 999);
+    double then = one->At(0, 0);
     ::usleep(100000);
-    EXPECT_EQ(one->At(0, 999), then, "written after the failure");
+    EXPECT_EQ(one->At(0, 0), then, "written after the failure");
     outcomes[static_cast<size_t>(rank)] = status;
     if (at_end) at_end(rank);
     communicator->Leave(true);
@@ -128,6 +128,13 @@ TEST(MismatchedTensorsOfGpusLeaveNcclUsable) {
       EXPECT(status.code() == Code::kMismatch && Has(status, "[101]"), status.message());
       EXPECT(one->At(0, 0) == rank, "a tensor was changed");
 
+      // Of a broadcast, which NCCL would run.
+      auto two = FloatsOf{Kind::kBroadcast, 4, 50}.Make(rank);
+      if (rank == 1) two->request.root = 0;
+      status = everybody->Run(two->request);
+      EXPECT(status.code() == Code::kMismatch && Has(status, "root_rank=0"), status.message());
+      EXPECT(two->At(0, 0) == rank, "a tensor was changed");
+
       // The last rank's tensor is in host memory.
       std::vector<float> host(100);
       one = FloatSum(rank, 100);
@@ -141,8 +148,8 @@ TEST(MismatchedTensorsOfGpusLeaveNcclUsable) {
   }
 }
 
-// Reductions of both channels, and of sets of both ranks, in another order on each rank.
-TEST(NcclReducesForBothChannelsAtOnce) {
+// Gradients, and collectives of each kind at random.
+TEST(NcclServesBothChannelsAtOnce) {
   Setting slow("FAKE_CUDA_DELAY", "200"), late("FAKE_NCCL_DELAY", "200");
   constexpr int kRanks = 3, kRounds = 40;
   for (int nodes : {1, 3}) {
@@ -179,11 +186,14 @@ TEST(NcclReducesForBothChannelsAtOnce) {
           EXPECT(outcome.ok() && AllAre(*one, 3000, kRanks), outcome.message());
         }
       });
-      for (int round = 0; round < kRounds; ++round) {
+      std::mt19937 same(static_cast<unsigned>(nodes));  // on all ranks
+      for (int round = 0; round < 2 * kRounds; ++round) {
         dawdle();
-        auto one = FloatSum(rank, 2000);
+        size_t kind = same() % std::size(kKindsOfNccl);
+        FloatsOf floats{kKindsOfNccl[kind], kRanks, 1 + same() % 20000};
+        auto one = floats.Make(rank);
         Status status = everybody->Run(one->request);
-        EXPECT(status.ok() && AllAre(*one, 2000, kRanks), status.message());
+        EXPECT(status.ok() && floats.IsRight(rank, *one), status.message());
       }
       gradients.join();
       communicator->Leave(false);
@@ -192,33 +202,60 @@ TEST(NcclReducesForBothChannelsAtOnce) {
   }
 }
 
+TEST(AJoinedRankLeavesBroadcastsToTheHost) {
+  Calls broadcasts("ncclBroadcast");
+  NcclWires wires(3, 1);
+  RunRanks(3, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    auto everybody = Everybody(*communicator);
+    FloatsOf floats{Kind::kBroadcast, 3, 500};  // from rank 2
+    for (int batch = 0; batch < 2 && (batch == 0 || rank != 0); ++batch) {
+      auto one = floats.Make(rank);
+      Status status = everybody->Run(one->request);
+      EXPECT(status.ok() && floats.IsRight(rank, *one), status.message());
+    }
+    int last = -1;
+    Status joined = everybody->Join(&last);
+    EXPECT(joined.ok() && last != 0, joined.message());
+    communicator->Leave(false);
+  });
+  EXPECT_EQ(broadcasts.count(), 3);
+}
+
 // ---- what ends a job ----------------------------------------------------------------------------
 
 TEST(AnErrorOfNcclIsOneOnAllRanks) {
+  Setting bad("FAKE_NCCL_FAIL", "1");
   for (int nodes : {1, 3}) {
-    Setting bad("FAKE_NCCL_FAIL", "1");
-    Calls aborts("ncclCommAbort");
-    NcclWires wires(3, nodes);
-    for (const Status& status : RunUntilFailure(&wires, 3, 20)) {
-      EXPECT(Has(status, "rank 1 failed in allreduce 'x'"), status.message());
-      EXPECT(Has(status, "unhandled system error"), status.message());
+    for (Kind kind : kKindsOfNccl) {
+      Calls aborts("ncclCommAbort");
+      NcclWires wires(3, nodes);
+      for (const Status& status : RunUntilFailure(&wires, {kind, 3, 1000}, 20)) {
+        std::string title = std::string("rank 1 failed in ") + KindName(kind) + " 'x'";
+        EXPECT(Has(status, title), status.message());
+        EXPECT(Has(status, "unhandled system error"), status.message());
+      }
+      EXPECT_EQ(aborts.count(), 3);
     }
-    EXPECT_EQ(aborts.count(), 3);
   }
 }
 
 TEST(AKernelOfNcclThatDoesNotEndIsATimeout) {
   Setting hang("FAKE_NCCL_HANG", "2");
-  Calls aborts("ncclCommAbort");
-  NcclWires wires(3, 1);
-  for (const Status& status : RunUntilFailure(&wires, 3, 1)) {
-    EXPECT(status.code() == Code::kTimeout, status.message());
-    EXPECT(Has(status, "SMDDP_TIMEOUT_SECONDS=1"), status.message());
+  for (Kind kind : kKindsOfNccl) {
+    Calls aborts("ncclCommAbort");
+    NcclWires wires(3, 1);
+    for (const Status& status : RunUntilFailure(&wires, {kind, 3, 1000}, 1)) {
+      EXPECT(status.code() == Code::kTimeout, status.message());
+      EXPECT(Has(status, "SMDDP_TIMEOUT_SECONDS=1"), status.message());
+    }
+    EXPECT_EQ(aborts.count(), 3);
   }
-  EXPECT_EQ(aborts.count(), 3);
 }
 
-TEST(ADeathWhileNcclReducesStopsIt) {
+namespace {
+
+void DieDuring(Kind kind) {
   Setting hang("FAKE_NCCL_HANG", "0");
   Calls aborts("ncclCommAbort");
   NcclWires wires(2, 1);
@@ -231,11 +268,17 @@ TEST(ADeathWhileNcclReducesStopsIt) {
     });
   };
   auto join = [&](int rank) { breakers[static_cast<size_t>(rank)].join(); };
-  for (const Status& status : RunUntilFailure(&wires, 2, 60, fail_later, join)) {
+  for (const Status& status : RunUntilFailure(&wires, {kind, 2, 1000}, 60, fail_later, join)) {
     EXPECT(Has(status, "rank 9 died"), status.message());
   }
   EXPECT(NowSeconds() - begin < 5);
   EXPECT_EQ(aborts.count(), 2);
+}
+
+}  // namespace
+
+TEST(ADeathWhileNcclRunsStopsIt) {
+  for (Kind kind : kKindsOfNccl) DieDuring(kind);
 }
 
 TEST(AGpuThatNeverComputesIsNamedThoughNcclWaitsForIt) {

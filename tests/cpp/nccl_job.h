@@ -90,7 +90,8 @@ inline CudaDevice* Gpu(int number) {
   return device;
 }
 
-// An allreduce of tensors on one GPU, whose elements are small integers.
+// A request of tensors on one GPU, whose elements are small integers: an allreduce, until its kind
+// is changed.
 template <typename T>
 class GpuRequest {
  public:
@@ -103,11 +104,16 @@ class GpuRequest {
 
   template <typename Fn>
   void Add(size_t count, bool in_place, Fn&& element) {
-    auto add = [&] {
-      memory_.push_back(std::make_unique<DeviceMemory>(count * sizeof(T), gpu_));
+    AddWithOutput(count, in_place ? kInPlace : count, element);
+  }
+  // A tensor whose output has another size.
+  template <typename Fn>
+  void AddWithOutput(size_t count, size_t out_count, Fn&& element) {
+    auto add = [&](size_t n) {
+      memory_.push_back(std::make_unique<DeviceMemory>(n * sizeof(T), gpu_));
       return memory_.back().get();
     };
-    DeviceMemory *in = add(), *out = in_place ? in : add();
+    DeviceMemory *in = add(count), *out = out_count == kInPlace ? in : add(out_count);
     T* values = reinterpret_cast<T*>(in->bytes());
     for (size_t i = 0; i < count; ++i) values[i] = fake_nccl::To<T>(element(i));
     request.tensors.push_back({in->address(), out->address(), {static_cast<int64_t>(count)}});
@@ -122,6 +128,7 @@ class GpuRequest {
   Request request;
 
  private:
+  static constexpr size_t kInPlace = ~size_t{0};
   int gpu_;
   std::vector<std::unique_ptr<DeviceMemory>> memory_;
   std::vector<DeviceMemory*> outputs_;
@@ -136,6 +143,46 @@ inline std::unique_ptr<GpuRequest<float>> FloatSum(int gpu, size_t count,
 }
 inline double SumAt(size_t i, int size) {
   return static_cast<double>(i % 7) * size + size * (size - 1) / 2.0;
+}
+
+// A collective of any kind that NCCL takes, of floats, element i of rank r being i % 7 + r.
+struct FloatsOf {
+  Kind kind;
+  int size;
+  size_t count;
+
+  int root() const { return size - 1; }
+  std::unique_ptr<GpuRequest<float>> Make(int rank, const std::string& name = "x") const {
+    auto made = std::make_unique<GpuRequest<float>>(rank, DType::kFloat32, ReduceOp::kSum, name);
+    made->request.kind = kind;
+    made->request.root = root();
+    made->Add(count, true, [rank](size_t i) { return static_cast<double>(i % 7) + rank; });
+    return made;
+  }
+  bool IsRight(int, const GpuRequest<float>& one) const {
+    for (size_t i = 0; i < count; ++i) {
+      double root_has = static_cast<double>(i % 7) + root();
+      if (one.At(0, i) != (kind == Kind::kBroadcast ? root_has : SumAt(i, size))) return false;
+    }
+    return true;
+  }
+};
+inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast};
+
+// Calls fn(value, dtype), the value being of the dtype's type, for all of them.
+template <typename Fn>
+void ForEachDType(Fn&& fn) {
+  fn(float{}, DType::kFloat32);
+  fn(double{}, DType::kFloat64);
+  fn(fake_nccl::Half{}, DType::kFloat16);
+  fn(fake_nccl::Bfloat16{}, DType::kBfloat16);
+  fn(int8_t{}, DType::kInt8);
+  fn(uint8_t{}, DType::kUint8);
+  fn(int16_t{}, DType::kInt16);
+  fn(uint16_t{}, DType::kUint16);
+  fn(int32_t{}, DType::kInt32);
+  fn(int64_t{}, DType::kInt64);
+  fn(bool{}, DType::kBool);
 }
 
 // Calls of a function of NCCL since this was made.

@@ -118,7 +118,7 @@ TEST(NcclReducesTensorsOfGpus) {
     EXPECT_EQ(reductions.count(), shape.size * requests);
     EXPECT_EQ(packs.count(), shape.size * requests);
     EXPECT_EQ(unpacks.count(), shape.size * requests);
-    EXPECT_EQ(job.group(0)->stats().reductions, static_cast<uint64_t>(requests));
+    EXPECT_EQ(job.group(0)->stats().collectives, static_cast<uint64_t>(requests));
     EXPECT_EQ(job.group(0)->stats().packed, static_cast<uint64_t>(requests));
     EXPECT_EQ(job.group(0)->stats().library, std::string("2.27.7"));
   }
@@ -135,7 +135,7 @@ TEST(WithoutKernelsNcclReducesTensorsWhereTheyAre) {
     int requests = TakenRequests(shape, false);
     EXPECT_EQ(reductions.count(), 2 * shape.size * requests);
     EXPECT_EQ(kernels.count(), 0);
-    EXPECT_EQ(job.group(0)->stats().reductions, static_cast<uint64_t>(requests));
+    EXPECT_EQ(job.group(0)->stats().collectives, static_cast<uint64_t>(requests));
     EXPECT_EQ(job.group(0)->stats().packed, 0u);
   }
 }
@@ -155,7 +155,7 @@ TEST(NcclScalesSums) {
       EXPECT(wide.At(0, 99) == want && one.At(0, 0) == want, std::to_string(one.At(0, 0)));
     }
   });
-  EXPECT_EQ(job.group(1)->stats().reductions, 4u);
+  EXPECT_EQ(job.group(1)->stats().collectives, 4u);
 }
 
 TEST(AnAverageOverThreeRanksDiffersByRoundingOnly) {
@@ -170,7 +170,7 @@ TEST(AnAverageOverThreeRanksDiffersByRoundingOnly) {
       EXPECT(std::fabs(one.At(0, i) - want) <= 6 * 0x1p-24 * want, std::to_string(i));
     }
   });
-  EXPECT_EQ(job.group(0)->stats().reductions, 1u);
+  EXPECT_EQ(job.group(0)->stats().collectives, 1u);
 }
 
 TEST(WhatNcclDoesNotTakeIsReducedOnTheHost) {
@@ -220,7 +220,7 @@ TEST(NcclWaitsForTheStreamThatComputesTheInputs) {
       EXPECT(!packs || one->At(1, 19) == 3);
     }
   });
-  EXPECT_EQ(job.group(2)->stats().reductions, 60u);
+  EXPECT_EQ(job.group(2)->stats().collectives, 60u);
 }
 
 // ---- connecting ---------------------------------------------------------------------------------

@@ -34,11 +34,14 @@ constexpr int kMostRanks = 16;
 constexpr size_t kChunk = 32 << 10;
 constexpr useconds_t kPoll = 20;
 
+enum class Kind : int { kAllReduce, kBroadcast };
+
 // In the file that the ranks share.
 struct Member {
   std::atomic<uint64_t> written, read;
   uint64_t count;
-  int dtype, op;
+  int dtype, op, root;
+  Kind kind;
   char data[kChunk];
 };
 struct Meeting {
@@ -75,14 +78,19 @@ struct Comm {
 };
 using Handle = std::shared_ptr<Comm>;
 
-struct Reduction {
+// One call of NCCL; `count` is its argument.
+struct Call {
+  Kind kind;
   Handle comm;
   const void* in;
   void* out;
   uint64_t count;
-  int dtype, op;
+  int dtype, op, root;
   bool scaled;
   double scalar;
+
+  bool IsRoot() const { return comm->rank == root; }
+  bool Sends() const { return kind != Kind::kBroadcast || IsRoot(); }
 };
 
 // False if the communicator was aborted first.
@@ -94,61 +102,82 @@ inline bool Await(const Comm& comm, const std::function<bool()>& reached) {
   return true;
 }
 
+// Elements [begin, begin + n) of this rank's input, for the others.
 template <typename T>
-bool RunChunk(const Reduction& job, uint64_t begin, uint64_t n) {
-  Comm& comm = *job.comm;
-  Member* members = comm.meeting->members;
-  Member& own = members[comm.rank];
-  const T* in = reinterpret_cast<const T*>(FakeBytes(job.in)) + begin;
+void Stage(const Call& call, uint64_t begin, uint64_t n) {
+  Member& own = call.comm->meeting->members[call.comm->rank];
+  own.count = call.count;
+  own.dtype = call.dtype;
+  own.op = call.scaled ? kMin + 1 : call.op;
+  own.kind = call.kind;
+  own.root = call.root;
+  if (!call.Sends()) return;
+  const T* in = reinterpret_cast<const T*>(FakeBytes(call.in)) + begin;
   T* staged = reinterpret_cast<T*>(own.data);
   for (uint64_t i = 0; i < n; ++i) {
-    staged[i] = job.scaled ? To<T>(Value(in[i]) * To<decltype(Value(in[i]))>(job.scalar)) : in[i];
+    staged[i] = call.scaled ? To<T>(Value(in[i]) * To<decltype(Value(in[i]))>(call.scalar)) : in[i];
   }
-  own.count = job.count;
-  own.dtype = job.dtype;
-  own.op = job.scaled ? kMin + 1 : job.op;
-  uint64_t step = ++comm.step;
-  own.written = step;
+}
 
+// What this rank gets of them.
+template <typename T>
+void Collect(const Call& call, uint64_t begin, uint64_t n) {
+  const Comm& comm = *call.comm;
+  auto staged = [&](int r) { return reinterpret_cast<const T*>(comm.meeting->members[r].data); };
+  T* out = reinterpret_cast<T*>(FakeBytes(call.out)) + begin;
+  if (call.kind == Kind::kBroadcast) {
+    std::copy_n(staged(call.root), n, out);
+    return;
+  }
+  for (uint64_t i = 0; i < n; ++i) {
+    T sum = staged(0)[i];
+    for (int r = 1; r < comm.size; ++r) sum = Combined(sum, staged(r)[i], call.op);
+    out[i] = sum;
+  }
+}
+
+template <typename T>
+bool RunChunk(const Call& call, uint64_t begin, uint64_t n) {
+  Comm& comm = *call.comm;
+  Member* members = comm.meeting->members;
+  Member& own = members[comm.rank];
+  uint64_t step = comm.step + 1;
   auto all = [&](std::atomic<uint64_t> Member::* counter) {
     return Await(comm, [&, counter] {
       return std::all_of(members, members + comm.size,
                          [&](const Member& member) { return member.*counter >= step; });
     });
   };
+  Stage<T>(call, begin, n);
+  comm.step = step;
+  own.written = step;
   if (!all(&Member::written)) return false;
-  for (int r = 0; r < comm.size; ++r) {
-    if (members[r].count == own.count && members[r].dtype == own.dtype && members[r].op == own.op) {
-      continue;
-    }
+  bool same = std::all_of(members, members + comm.size, [&](const Member& other) {
+    return other.count == own.count && other.dtype == own.dtype && other.op == own.op &&
+           other.kind == own.kind && other.root == own.root;
+  });
+  if (!same) {
     comm.error = kInvalidUsage;  // the real one would corrupt memory, or hang
     return Await(comm, [] { return false; });
   }
-  T* out = reinterpret_cast<T*>(FakeBytes(job.out)) + begin;
-  for (uint64_t i = 0; i < n; ++i) {
-    T sum = reinterpret_cast<const T*>(members[0].data)[i];
-    for (int r = 1; r < comm.size; ++r) {
-      sum = Combined(sum, reinterpret_cast<const T*>(members[r].data)[i], job.op);
-    }
-    out[i] = sum;
-  }
+  Collect<T>(call, begin, n);
   own.read = step;
   return all(&Member::read);
 }
 
 inline void RunKernel(void* argument) {
-  std::unique_ptr<Reduction> job(static_cast<Reduction*>(argument));
-  Comm& comm = *job->comm;
+  std::unique_ptr<Call> call(static_cast<Call*>(argument));
+  Comm& comm = *call->comm;
   bool goes = !comm.aborted;
   if (goes && Setting("FAKE_NCCL_FAIL", -1) == comm.rank) comm.error = kSystemError;
   if (comm.error != kSuccess || Setting("FAKE_NCCL_HANG", -1) == comm.rank) {
     goes = goes && Await(comm, [] { return false; });
   }
-  WithDType(job->dtype, [&](auto value) {
+  WithDType(call->dtype, [&](auto value) {
     using T = decltype(value);
     constexpr uint64_t kMost = kChunk / sizeof(T);
-    for (uint64_t at = 0; goes && at < job->count; at += kMost) {
-      goes = RunChunk<T>(*job, at, std::min(kMost, job->count - at));
+    for (uint64_t at = 0; goes && at < call->count; at += kMost) {
+      goes = RunChunk<T>(*call, at, std::min(kMost, call->count - at));
     }
   });
   --comm.kernels;

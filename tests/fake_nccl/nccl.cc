@@ -24,6 +24,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "arithmetic.h"
@@ -77,7 +78,7 @@ bool HasContext() {
 // ---- groups of calls ----------------------------------------------------------------------------
 
 struct Enqueued {
-  Reduction* job;
+  Call* call;
   void* stream;
 };
 thread_local int depth = 0;
@@ -223,40 +224,65 @@ EXPORT int ncclGroupStart() {
   return kSuccess;
 }
 
-EXPORT int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op, void* handle,
-                         void* stream) {
-  Handle comm = Find(handle);
-  bool known = WithDType(dtype, [](auto) {});
-  bool usable = comm != nullptr && comm->state == kSuccess && known && HasContext();
-  bool on_device = FakeIsDevice(in) != 0 && FakeIsDevice(out) != 0;
-  if (depth == 0 || !usable || !on_device || count == 0) return kInvalidArgument;
-  auto job = std::make_unique<Reduction>(Reduction{comm, in, out, count, dtype, op, false, 1});
-  if (op >= kFirstOwnOp) {
-    size_t index = static_cast<size_t>(op - kFirstOwnOp);
-    if (index >= comm->ops.size() || comm->ops[index].destroyed ||
-        comm->ops[index].dtype != dtype) {
-      return kInvalidArgument;
-    }
-    job->scaled = true;
-    job->scalar = comm->ops[index].scalar;
-    job->op = kSum;
-  } else if (op > kMin) {
+namespace {
+
+// Whether an array is in the memory of a GPU, to its last element.
+bool IsOnDevice(const void* array, uint64_t count, int dtype) {
+  uint64_t bytes = 0;
+  WithDType(dtype, [&](auto value) { bytes = count * sizeof value; });
+  const char* first = static_cast<const char*>(array);
+  return bytes > 0 && FakeIsDevice(first) != 0 && FakeIsDevice(first + bytes - 1) != 0;
+}
+
+int Enqueue(const char* function, Call call, void* stream) {
+  bool usable = call.comm != nullptr && call.comm->state == kSuccess && HasContext();
+  if (depth == 0 || !usable || call.root < 0 || call.root >= call.comm->size) {
     return kInvalidArgument;
   }
-  Count("ncclAllReduce");
-  group.push_back({job.release(), stream});
+  if (call.Sends() && !IsOnDevice(call.in, call.count, call.dtype)) return kInvalidArgument;
+  if (!IsOnDevice(call.out, call.count, call.dtype)) return kInvalidArgument;
+  if (call.op >= kFirstOwnOp) {
+    size_t index = static_cast<size_t>(call.op - kFirstOwnOp);
+    const auto& ops = call.comm->ops;
+    if (index >= ops.size() || ops[index].destroyed || ops[index].dtype != call.dtype) {
+      return kInvalidArgument;
+    }
+    call.scaled = true;
+    call.scalar = ops[index].scalar;
+    call.op = kSum;
+  } else if (call.op > kMin) {
+    return kInvalidArgument;
+  }
+  Count(function);
+  group.push_back({new Call(std::move(call)), stream});
   return kSuccess;
+}
+
+}  // namespace
+
+EXPORT int ncclAllReduce(const void* in, void* out, size_t count, int dtype, int op, void* comm,
+                         void* stream) {
+  Call call{Kind::kAllReduce, Find(comm), in, out, count, dtype, op, 0, false, 1};
+  return Enqueue("ncclAllReduce", call, stream);
+}
+
+EXPORT int ncclBroadcast(const void* in, void* out, size_t count, int dtype, int root, void* comm,
+                         void* stream) {
+  Call call{Kind::kBroadcast, Find(comm), in, out, count, dtype, kSum, root, false, 1};
+  return Enqueue("ncclBroadcast", call, stream);
 }
 
 EXPORT int ncclGroupEnd() {
   if (--depth > 0 || group.empty()) return kSuccess;
-  Handle comm = group[0].job->comm;
+  constexpr size_t kMostInGroup = 2048;
+  if (group.size() > kMostInGroup) return kInvalidUsage;
+  Handle comm = group[0].call->comm;
   comm->state = kInProgress;
   comm->kernels += static_cast<int>(group.size());
   std::thread([comm, calls = std::move(group)] {
     Dawdle();
     int failed = 0;
-    for (const Enqueued& one : calls) failed |= FakeLaunch(one.stream, RunKernel, one.job);
+    for (const Enqueued& one : calls) failed |= FakeLaunch(one.stream, RunKernel, one.call);
     comm->state = failed == 0 ? kSuccess : kCudaError;
   }).detach();
   group.clear();

@@ -3,8 +3,8 @@
 
 extern "C" {
 
-// How often a function has been called in this process, or has had its effect: "ncclAllReduce",
-// "ncclCommAbort", "ncclCommDestroy", "ncclCommInitRankConfig".
+// How often a function has been called in this process, or has had its effect: those that move
+// data, "ncclCommAbort", "ncclCommDestroy", "ncclCommInitRankConfig".
 int FakeNcclCalls(const char* function);
 
 }  // extern "C"

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>  // for move
 
+#include "collective/device/device_collective.h"
 #include "core/log.h"
 
 namespace smddp {
@@ -11,31 +12,6 @@ namespace {
 
 // After the group has been stopped, which has a limit of its own.
 constexpr double kAbandonSeconds = 0.5;
-
-DeviceReduction::Op OpOf(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kMin:
-      return DeviceReduction::Op::kMin;
-    case ReduceOp::kMax:
-      return DeviceReduction::Op::kMax;
-    case ReduceOp::kProduct:
-      return DeviceReduction::Op::kProduct;
-    default:
-      return DeviceReduction::Op::kSum;
-  }
-}
-
-DeviceReduction ReductionOf(const Request& request, const Topology& topo) {
-  DeviceReduction reduction;
-  reduction.dtype = request.dtype;
-  reduction.op = OpOf(request.op);
-  reduction.prescale = request.prescale;
-  reduction.postscale = request.postscale;
-  if (request.op == ReduceOp::kAverage) reduction.postscale /= topo.size;
-  reduction.spans = request.Spans().spans();
-  reduction.after = request.ready;
-  return reduction;
-}
 
 // Why the ranks cannot connect; the same text on all of them, and "" if they can.
 std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vector<int>& ranks) {
@@ -61,13 +37,9 @@ std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vec
 
 std::string OnDevice::Cannot(const ChannelResources& resources, const Request& request) {
   if (resources.devices == nullptr) return "there is no device group";
-  if (request.kind != Kind::kAllreduce) return "allreduces only";
-  if (request.count() == 0) return "there are no elements";
-  DeviceReduction reduction = ReductionOf(request, *resources.topology);
-  if (reduction.scaled() && reduction.op != DeviceReduction::Op::kSum) {
-    return "scales sums and averages only";
-  }
-  return resources.devices->Cannot(reduction);
+  std::string reason = CannotBeOnDevice(request);
+  if (!reason.empty()) return reason;
+  return resources.devices->Cannot(CollectiveOf(request, *resources.topology));
 }
 
 OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::MakeHost make_host)
@@ -75,15 +47,15 @@ OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::
   bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
   if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
   usable = usable && refusal_.empty();
-  std::string lack = usable ? resources_->devices->Lacks(request_->device, Reduction()) : "";
+  std::string lack = usable ? resources_->devices->Lacks(request_->device, Wanted()) : "";
   StartVote(usable && lack.empty(), request_);
   static std::atomic<bool> told{false}, told_lack{false};
   if (!refusal_.empty() && !told.exchange(true)) {
-    LogWarning("NCCL is not used, so all ranks reduce tensors of GPUs on the host: " + refusal_);
+    LogWarning("NCCL is not used, so collectives of GPUs' tensors run on the host: " + refusal_);
   }
   if (!lack.empty() && !told_lack.exchange(true)) {
-    LogWarning("All ranks reduce some tensors of GPUs on the host, such as those of " +
-               request_->Title() + ": " + lack);
+    LogWarning("Some collectives of GPUs' tensors run on the host, such as " + request_->Title() +
+               ": " + lack);
   }
 }
 
@@ -142,7 +114,7 @@ bool OnDevice::Poll() {
     case Step::kConnect:
       refusal_ = status.message();
       if (status.ok()) {
-        refusal_ = resources_->devices->Lacks(request_->device, Reduction());
+        refusal_ = resources_->devices->Lacks(request_->device, Wanted());
       }
       StartVote(refusal_.empty(), nullptr);
       step_ = Step::kConfirm;
@@ -177,7 +149,7 @@ bool OnDevice::Prepare() {
     case DeviceGroup::State::kConnecting:
       return false;  // the other channel's collective is about to learn the outcome
     case DeviceGroup::State::kReady:
-      StartReduction();
+      StartCollective();
       return true;
     default:
       Stage();
@@ -215,19 +187,17 @@ void OnDevice::Confirm() {
     return GiveUp(refusal_.empty() ? "it failed on another rank" : refusal_);
   }
   resources_->devices->set_state(DeviceGroup::State::kReady);
-  StartReduction();
+  StartCollective();
 }
 
-DeviceReduction OnDevice::Reduction() const {
-  return ReductionOf(*request_, *resources_->topology);
-}
+DeviceCollective OnDevice::Wanted() const { return CollectiveOf(*request_, *resources_->topology); }
 
-void OnDevice::StartReduction() {
+void OnDevice::StartCollective() {
   computed_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
-  step_ = Step::kReduce;
-  resources_->devices->Reduce(
-      Reduction(), [work = computed_] { work->Finish({}); },
+  step_ = Step::kRun;
+  resources_->devices->Submit(
+      Wanted(), [work = computed_] { work->Finish({}); },
       [work = work_](const Status& status) { work->Finish(status); });
 }
 
@@ -239,7 +209,8 @@ void OnDevice::GiveUp(const std::string& why) {
     return;
   }
   if (resources_->topology->rank == 0 || !refusal_.empty()) {
-    LogWarning("NCCL cannot connect the ranks, so tensors of GPUs are reduced on the host: " + why);
+    LogWarning("NCCL cannot connect the ranks, so collectives of GPUs' tensors run on the host: " +
+               why);
   }
   Stage();
 }
@@ -261,7 +232,7 @@ std::vector<int> OnDevice::Missing() const {
   if (host_ != nullptr) return host_->Missing();
   const Topology& topo = *resources_->topology;
   Status ignored;
-  bool own = topo.size == 1 || (step_ == Step::kReduce && !computed_->Poll(&ignored));
+  bool own = topo.size == 1 || (step_ == Step::kRun && !computed_->Poll(&ignored));
   std::vector<int> missing;
   for (int r = 0; r < topo.size; ++r) {
     if ((r == topo.rank) == own) missing.push_back(topo.job_ranks[r]);

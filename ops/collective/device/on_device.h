@@ -1,9 +1,9 @@
-// OnDevice: an allreduce that the devices run themselves, in their own memory (DeviceGroup).
+// OnDevice: a collective that the devices run themselves, in their own memory (DeviceGroup).
 //
 //   vote       the ranks match the request on the host, and find out whether all of them can
 //   connect    at the first request of a set: the ranks introduce themselves, connect, and vote
 //              again on whether all have
-//   reduce     enqueued behind the work that computes the inputs; the host does not wait for that
+//   run        enqueued behind the work that computes the inputs; the host does not wait for that
 //
 // If some rank cannot, or has joined, all ranks let Staged take the request, or fail where a device
 // group is required. The decisions are the same on all ranks, for each follows from a vote, or from
@@ -38,7 +38,7 @@ class OnDevice : public Collective {
   void Abort() override;
 
  private:
-  enum class Step { kVote, kPrepare, kIntroduce, kConnect, kConfirm, kReduce, kStaged, kDone };
+  enum class Step { kVote, kPrepare, kIntroduce, kConnect, kConfirm, kRun, kStaged, kDone };
 
   // These return whether there was progress.
   bool Poll();
@@ -49,8 +49,8 @@ class OnDevice : public Collective {
   void StartIntroduction();
   void MeetAll();
   void Confirm();
-  DeviceReduction Reduction() const;
-  void StartReduction();
+  DeviceCollective Wanted() const;
+  void StartCollective();
   void GiveUp(const std::string& why);
   void Stage();
   bool Conclude(const Status& status);

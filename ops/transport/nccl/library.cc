@@ -42,6 +42,7 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->GroupStart, "ncclGroupStart");
   find(&library->GroupEnd, "ncclGroupEnd");
   find(&library->AllReduce, "ncclAllReduce");
+  find(&library->Broadcast, "ncclBroadcast");
   return missing.empty() ? "" : "has no " + missing;
 }
 

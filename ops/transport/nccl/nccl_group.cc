@@ -49,8 +49,9 @@ const NcclLibrary* NcclGroup::Library(std::string* why) {
   return library_.get();
 }
 
-std::string NcclGroup::Cannot(const DeviceReduction& reduction) const {
-  switch (reduction.dtype) {
+std::string NcclGroup::Cannot(const DeviceCollective& collective) const {
+  if (!collective.reduces()) return "";
+  switch (collective.dtype) {
     case DType::kFloat16:
     case DType::kBfloat16:
     case DType::kFloat32:
@@ -60,9 +61,9 @@ std::string NcclGroup::Cannot(const DeviceReduction& reduction) const {
     case DType::kUint8:
     case DType::kInt32:
     case DType::kInt64:
-      return reduction.scaled() ? "NCCL scales integers in their own dtype" : "";
+      return collective.scaled() ? "NCCL scales integers in their own dtype" : "";
     default:
-      return std::string("NCCL has no ") + Info(reduction.dtype).name;
+      return std::string("NCCL has no ") + Info(collective.dtype).name;
   }
 }
 
@@ -75,17 +76,17 @@ std::string NcclGroup::Unavailable(Device* device) {
   return other ? "its tensors are on another GPU than before" : "";
 }
 
-// Whether the ranks have connected is known alike to all whenever a reduction may start; the
+// Whether the ranks have connected is known alike to all whenever a collective may start; the
 // packer is then there on all ranks or on none.
-std::string NcclGroup::Lacks(Device* device, const DeviceReduction& reduction) {
-  if (!Packer::Pays(reduction)) return "";
-  bool needed = Packer::Needed(reduction);
+std::string NcclGroup::Lacks(Device* device, const DeviceCollective& collective) {
+  if (!Packer::Pays(collective)) return "";
+  bool needed = Packer::Needed(collective);
   std::string why;
   if (PackKernels::Find(static_cast<CudaDevice*>(device), options_.kernels, &why) == nullptr) {
     return needed ? why : "";
   }
-  size_t size = Info(reduction.dtype).size;
-  for (const Span& span : reduction.spans) {
+  size_t size = Info(collective.dtype).size;
+  for (const Span& span : collective.spans) {
     auto bits = reinterpret_cast<uintptr_t>(span.in) | reinterpret_cast<uintptr_t>(span.out);
     if (span.count > 0 && bits % size != 0) return "a tensor is not aligned to its elements";
   }
@@ -95,7 +96,7 @@ std::string NcclGroup::Lacks(Device* device, const DeviceReduction& reduction) {
     packer = packer_;
   }
   if (packer == nullptr) return "";
-  Status status = packer->Reserve(reduction);
+  Status status = packer->Reserve(collective);
   return status.ok() ? "" : "no memory of the GPU is left to pack tensors: " + status.message();
 }
 
@@ -146,13 +147,13 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
   runner->Start(std::move(done));
 }
 
-void NcclGroup::Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) {
+void NcclGroup::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {
   std::shared_ptr<NcclRunner> runner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     runner = runner_;
   }
-  runner->Reduce(std::move(reduction), std::move(computed), std::move(done));
+  runner->Submit(std::move(collective), std::move(computed), std::move(done));
 }
 
 void NcclGroup::Abort() {

@@ -1,7 +1,7 @@
 // NcclGroup: a DeviceGroup of NVIDIA GPUs, connected by NCCL.
 //
-// One thread makes all calls of NCCL, which are of the non-blocking kind: it enqueues reductions on
-// a stream of the group's own, polls for their ends and for errors, and takes an Abort() in
+// One thread makes all calls of NCCL, which are of the non-blocking kind: it enqueues collectives
+// on a stream of the group's own, polls for their ends and for errors, and takes an Abort() in
 // between. So a peer that dies, or that never comes, holds up no other thread.
 #pragma once
 
@@ -35,14 +35,14 @@ class NcclGroup : public DeviceGroup {
   explicit NcclGroup(NcclOptions options);
   ~NcclGroup() override;
 
-  std::string Cannot(const DeviceReduction& reduction) const override;
+  std::string Cannot(const DeviceCollective& collective) const override;
   std::string Unavailable(Device* device) override;
-  std::string Lacks(Device* device, const DeviceReduction& reduction) override;
+  std::string Lacks(Device* device, const DeviceCollective& collective) override;
   bool required() const override { return options_.required; }
   DeviceIntroduction Introduce(Device* device, bool first) override;
   void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                Done done) override;
-  void Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) override;
+  void Submit(DeviceCollective collective, std::function<void()> computed, Done done) override;
   void Abort() override;
   void Close() override;
   DeviceGroupStats stats() const override;

@@ -11,8 +11,8 @@ namespace {
 bool IsShort(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
 
 // Sums and products of 16-bit floats are made in float32.
-bool Widens(const DeviceReduction& reduction) {
-  using Op = DeviceReduction::Op;
+bool Widens(const DeviceCollective& reduction) {
+  using Op = DeviceCollective::Op;
   return IsShort(reduction.dtype) && (reduction.op == Op::kSum || reduction.op == Op::kProduct);
 }
 
@@ -22,7 +22,7 @@ bool Has(DType dtype, double factor) {
   return std::fabs(factor) >= 0x1p-126 && std::fabs(factor) < 0x1p127;
 }
 
-PackType TypeOf(const DeviceReduction& reduction) {
+PackType TypeOf(const DeviceCollective& reduction) {
   if (Widens(reduction)) {
     return reduction.dtype == DType::kFloat16 ? PackType::float16 : PackType::bfloat16;
   }
@@ -32,7 +32,7 @@ PackType TypeOf(const DeviceReduction& reduction) {
 
 // How a reduction lies on the wire. Offsets are in elements of the kernels' wire type.
 struct Layout {
-  explicit Layout(const DeviceReduction& reduction)
+  explicit Layout(const DeviceCollective& reduction)
       : type(TypeOf(reduction)), dtype(Widens(reduction) ? DType::kFloat32 : reduction.dtype) {
     size_t size = Info(dtype).size;
     unit = type == PackType::bytes ? 1 : size;
@@ -76,13 +76,14 @@ void KeptMemory::Free() {
   bytes_ = 0;
 }
 
-bool Packer::Needed(const DeviceReduction& reduction) {
+bool Packer::Needed(const DeviceCollective& reduction) {
   if (Widens(reduction)) return true;
   // NCCL takes the factor in the dtype of the tensors.
   return reduction.scaled() && !Has(reduction.dtype, reduction.prescale * reduction.postscale);
 }
 
-bool Packer::Pays(const DeviceReduction& reduction) {
+bool Packer::Pays(const DeviceCollective& reduction) {
+  if (!reduction.reduces()) return false;
   if (Needed(reduction)) return true;
   auto has_elements = [](const Span& span) { return span.count > 0; };
   const auto& spans = reduction.spans;
@@ -95,7 +96,7 @@ Status Packer::Take(uint64_t wire_bytes, uint64_t table_bytes, Places* places) {
   return status.ok() ? table_.Get(table_bytes, &places->table) : status;
 }
 
-Status Packer::Reserve(const DeviceReduction& reduction) {
+Status Packer::Reserve(const DeviceCollective& reduction) {
   Layout layout(reduction);
   Places ignored{};
   return Take(std::min(layout.wire_bytes(), most_wire_), layout.table_bytes(), &ignored);
@@ -119,7 +120,7 @@ Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
   return {};
 }
 
-Status Packer::Reduce(const DeviceReduction& reduction, void* stream, std::shared_ptr<char>* table,
+Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
                       const AllReduce& all_reduce) {
   Layout layout(reduction);
   Places places{};

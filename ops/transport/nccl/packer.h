@@ -45,15 +45,15 @@ class Packer {
   Packer(CudaDevice* device, const PackKernels* kernels, uint64_t most_wire)
       : device_(device), kernels_(kernels), most_wire_(most_wire), wire_(device), table_(device) {}
 
-  // Whether NCCL cannot do without. Follows from the reduction alone.
-  static bool Needed(const DeviceReduction& reduction);
-  // Whether to pack, where it can be done.
-  static bool Pays(const DeviceReduction& reduction);
+  // Whether NCCL cannot do without. These two follow from the collective alone.
+  static bool Needed(const DeviceCollective& reduction);
+  // Whether to pack, where it can be done; what is not reduced is not packed.
+  static bool Pays(const DeviceCollective& reduction);
 
   // Takes the memory that Reduce() needs. Any thread may call it.
-  Status Reserve(const DeviceReduction& reduction);
+  Status Reserve(const DeviceCollective& reduction);
   // Enqueues the reduction in `stream`. *table is host memory that must live until it has ended.
-  Status Reduce(const DeviceReduction& reduction, void* stream, std::shared_ptr<char>* table,
+  Status Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
                 const AllReduce& all_reduce);
   // Frees the memory, for which it may wait until the GPU stands still. Of the thread that reduces.
   void Release();

@@ -15,6 +15,7 @@ namespace smddp {
 namespace {
 
 constexpr double kNever = 1e9;
+constexpr size_t kMostInGroup = 1000;   // calls; NCCL takes 2,048
 constexpr double kFinalizeSeconds = 5;  // for the peers to leave as well
 
 // How long the thread sleeps between two looks: an eighth of the time that it has waited.
@@ -30,40 +31,6 @@ class Nap {
  private:
   double since_ = NowSeconds();
 };
-
-int DTypeOf(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return kNcclFloat32;
-    case DType::kFloat64:
-      return kNcclFloat64;
-    case DType::kInt32:
-      return kNcclInt32;
-    case DType::kUint8:
-      return kNcclUint8;
-    case DType::kInt8:
-      return kNcclInt8;
-    case DType::kInt64:
-      return kNcclInt64;
-    case DType::kBfloat16:
-      return kNcclBfloat16;
-    default:
-      return kNcclFloat16;
-  }
-}
-
-int OpOf(DeviceReduction::Op op) {
-  switch (op) {
-    case DeviceReduction::Op::kMin:
-      return kNcclMin;
-    case DeviceReduction::Op::kMax:
-      return kNcclMax;
-    case DeviceReduction::Op::kProduct:
-      return kNcclProduct;
-    default:
-      return kNcclSum;
-  }
-}
 
 std::string Seconds(double seconds) {
   char text[32];
@@ -81,14 +48,14 @@ void NcclRunner::Start(Done connected) {
   }).detach();
 }
 
-void NcclRunner::Reduce(DeviceReduction reduction, std::function<void()> computed, Done done) {
+void NcclRunner::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {
   Status failure;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     failure = aborted_ || closing_ || ended_ ? Aborted() : failure_;
     if (failure.ok()) {
       Job job;
-      job.reduction = std::move(reduction);
+      job.collective = std::move(collective);
       job.computed = std::move(computed);
       job.done = std::move(done);
       waiting_.push_back(std::move(job));
@@ -188,59 +155,40 @@ Status NcclRunner::Connect() {
   return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
 }
 
-Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op) {
-  NcclResult result = library_->GroupStart();
-  if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
-  for (const Span& span : spans) {
-    if (span.count == 0 || result != kNcclSuccess) continue;
-    result = library_->AllReduce(span.in, span.out, span.count, DTypeOf(dtype), op, comm_, stream_);
-    if (result == kNcclInProgress) result = kNcclSuccess;  // that is for the end of the group
+// Runs call(i) for each i < count, in groups of calls that NCCL takes together. The ranks need the
+// same count.
+Status NcclRunner::InGroups(const char* function, size_t count, const Call& call) {
+  for (size_t i = 0; i < count;) {
+    NcclResult result = library_->GroupStart();
+    if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
+    size_t end = std::min(count, i + kMostInGroup);
+    for (; i < end && result == kNcclSuccess; ++i) {
+      result = call(i);
+      if (result == kNcclInProgress) result = kNcclSuccess;  // that is for the end of the group
+    }
+    NcclResult ended = library_->GroupEnd();
+    if (result != kNcclSuccess) return library_->Failure(function, result, comm_);
+    Status status = Settle("ncclGroupEnd", ended, kNever);
+    if (!status.ok()) return status;
   }
-  NcclResult ended = library_->GroupEnd();
-  if (result != kNcclSuccess) return library_->Failure("ncclAllReduce", result, comm_);
-  return Settle("ncclGroupEnd", ended, kNever);
-}
-
-Status NcclRunner::EnqueueInPlace(const DeviceReduction& reduction) {
-  int op = OpOf(reduction.op);
-  if (!reduction.scaled()) return AllReduce(reduction.spans, reduction.dtype, op);
-  double factor = reduction.prescale * reduction.postscale;
-  auto single = static_cast<float>(factor);
-  bool wide = reduction.dtype == DType::kFloat64;
-  void* scalar = wide ? static_cast<void*>(&factor) : &single;
-  NcclResult result = library_->RedOpCreatePreMulSum(&op, scalar, DTypeOf(reduction.dtype),
-                                                     kNcclScalarOnHost, comm_);
-  if (result != kNcclSuccess) return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
-  Status status = AllReduce(reduction.spans, reduction.dtype, op);
-  if (!status.ok()) return status;
-  result = library_->RedOpDestroy(op, comm_);
-  return result == kNcclSuccess ? Status() : library_->Failure("ncclRedOpDestroy", result, comm_);
-}
-
-Status NcclRunner::EnqueuePacked(Job* job) {
-  int op = OpOf(job->reduction.op);
-  return packer_->Reduce(job->reduction, stream_, &job->table,
-                         [&](void* elements, size_t count, DType dtype) {
-                           auto* wire = static_cast<char*>(elements);
-                           return AllReduce({{wire, wire, count}}, dtype, op);
-                         });
+  return {};
 }
 
 Status NcclRunner::Enqueue(Job* job) {
-  Status status = device_->WaitIn(stream_, job->reduction.after);
+  Status status = device_->WaitIn(stream_, job->collective.after);
   if (!status.ok()) return status;
-  bool packs = packer_ != nullptr && Packer::Pays(job->reduction);
-  status = packs ? EnqueuePacked(job) : EnqueueInPlace(job->reduction);
+  bool packs = packer_ != nullptr && Packer::Pays(job->collective);
+  status = packs ? EnqueuePacked(job) : EnqueueInPlace(job->collective);
   return status.ok() ? device_->Record(stream_, &job->end) : status;
 }
 
-// Reductions end in the order in which they were enqueued.
+// Collectives end in the order in which they were enqueued.
 Status NcclRunner::PollRunning(bool* moved) {
   while (!running_.empty()) {
     Job& job = running_.front();
     bool reached = false;
     if (!job.told) {
-      Status status = device_->Reached(job.reduction.after, &reached);
+      Status status = device_->Reached(job.collective.after, &reached);
       if (!status.ok()) return status;
       if (reached) Tell(&job);
     }
@@ -248,11 +196,9 @@ Status NcclRunner::PollRunning(bool* moved) {
     if (!status.ok()) return status;
     if (!reached) return AsyncError();
     Tell(&job);
-    ++reductions_;
+    ++collectives_;
     if (job.table != nullptr) ++packed_;
-    for (const Span& span : job.reduction.spans) {
-      bytes_ += span.count * Info(job.reduction.dtype).size;
-    }
+    bytes_ += job.collective.bytes;
     job.done({});
     running_.pop_front();
     *moved = true;
@@ -270,7 +216,7 @@ void NcclRunner::Leave(const Status& failure) {
   bool abort = !failure.ok();
   if (comm_ != nullptr && !abort) {
     abort = !Settle("ncclCommFinalize", library_->CommFinalize(comm_), kFinalizeSeconds).ok();
-    // What may still fail here fails after the last reduction has ended.
+    // What may still fail here fails after the last collective has ended.
     if (!abort) static_cast<void>(library_->CommDestroy(comm_));
   }
   if (comm_ != nullptr && abort) {

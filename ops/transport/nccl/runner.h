@@ -35,14 +35,14 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
 
   // Starts the thread, which connects, and reports that to `connected`.
   void Start(Done connected);
-  void Reduce(DeviceReduction reduction, std::function<void()> computed, Done done);
+  void Submit(DeviceCollective collective, std::function<void()> computed, Done done);
   // These end the thread, and wait for that; false if it has not ended in time.
   bool Abort(double seconds) { return End(&aborted_, seconds); }
   bool Close(double seconds) { return End(&closing_, seconds); }
   DeviceGroupStats stats() const {
     DeviceGroupStats stats;
     stats.library = library_->VersionText();
-    stats.reductions = reductions_;
+    stats.collectives = collectives_;
     stats.bytes = bytes_;
     stats.packed = packed_;
     return stats;
@@ -50,7 +50,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
 
  private:
   struct Job {
-    DeviceReduction reduction;
+    DeviceCollective collective;
     std::function<void()> computed;
     Done done;
     DevicePoint end;  // null: not enqueued yet
@@ -58,20 +58,27 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     std::shared_ptr<char> table;  // of the packer; null: not packed
   };
 
+  using Call = std::function<NcclResult(size_t i)>;
+
   bool End(bool* flag, double seconds);
   void Run(const Done& connected);
   void Serve();
   Status Connect();
   Status Enqueue(Job* job);
-  Status EnqueuePacked(Job* job);
-  Status EnqueueInPlace(const DeviceReduction& reduction);
-  Status AllReduce(const std::vector<Span>& spans, DType dtype, int op);
+  Status InGroups(const char* function, size_t count, const Call& call);
   Status Settle(const char* function, NcclResult result, double seconds);
   Status AsyncError();
   Status PollRunning(bool* moved);
   void Tell(Job* job);
   void Leave(const Status& failure);
   bool aborted();
+
+  // What NCCL is called for a collective: runner_calls.cc.
+  Status EnqueuePacked(Job* job);
+  Status EnqueueInPlace(const DeviceCollective& collective);
+  Status EnqueueReduction(const DeviceCollective& collective);
+  Status AllReduce(const std::vector<Span>& spans, DType dtype, int op);
+  Status Broadcast(const DeviceCollective& collective);
 
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;
@@ -80,7 +87,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   void* comm_ = nullptr;
   void* stream_ = nullptr;
   std::deque<Job> running_;  // enqueued; of the thread
-  std::atomic<uint64_t> reductions_{0}, bytes_{0}, packed_{0};
+  std::atomic<uint64_t> collectives_{0}, bytes_{0}, packed_{0};
 
   std::mutex mutex_;  // protects the members below
   std::condition_variable changed_;

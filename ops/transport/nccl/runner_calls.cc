@@ -1,0 +1,95 @@
+// Which calls of NCCL make up a collective.
+#include "transport/nccl/runner.h"
+
+namespace smddp {
+namespace {
+
+int DTypeOf(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return kNcclFloat32;
+    case DType::kFloat64:
+      return kNcclFloat64;
+    case DType::kInt32:
+      return kNcclInt32;
+    case DType::kUint8:
+      return kNcclUint8;
+    case DType::kInt8:
+      return kNcclInt8;
+    case DType::kInt64:
+      return kNcclInt64;
+    case DType::kBfloat16:
+      return kNcclBfloat16;
+    default:
+      return kNcclFloat16;
+  }
+}
+
+int OpOf(DeviceCollective::Op op) {
+  switch (op) {
+    case DeviceCollective::Op::kMin:
+      return kNcclMin;
+    case DeviceCollective::Op::kMax:
+      return kNcclMax;
+    case DeviceCollective::Op::kProduct:
+      return kNcclProduct;
+    default:
+      return kNcclSum;
+  }
+}
+
+}  // namespace
+
+Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op) {
+  return InGroups("ncclAllReduce", spans.size(), [&](size_t i) {
+    const Span& span = spans[i];
+    if (span.count == 0) return kNcclSuccess;
+    return library_->AllReduce(span.in, span.out, span.count, DTypeOf(dtype), op, comm_, stream_);
+  });
+}
+
+Status NcclRunner::Broadcast(const DeviceCollective& collective) {
+  return InGroups("ncclBroadcast", collective.spans.size(), [&](size_t i) {
+    const Span& span = collective.spans[i];
+    if (span.count == 0) return kNcclSuccess;
+    return library_->Broadcast(span.in, span.out, span.count, kNcclUint8, collective.root, comm_,
+                               stream_);
+  });
+}
+
+Status NcclRunner::EnqueueInPlace(const DeviceCollective& collective) {
+  switch (collective.kind) {
+    case DeviceCollective::Kind::kBroadcast:
+      return Broadcast(collective);
+    default:
+      return EnqueueReduction(collective);
+  }
+}
+
+// NCCL scales by an op that is made for the factor.
+Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
+  int op = OpOf(collective.op);
+  if (!collective.scaled()) return AllReduce(collective.spans, collective.dtype, op);
+  double factor = collective.prescale * collective.postscale;
+  auto single = static_cast<float>(factor);
+  bool wide = collective.dtype == DType::kFloat64;
+  void* scalar = wide ? static_cast<void*>(&factor) : &single;
+  NcclResult result = library_->RedOpCreatePreMulSum(&op, scalar, DTypeOf(collective.dtype),
+                                                     kNcclScalarOnHost, comm_);
+  if (result != kNcclSuccess) return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
+  Status status = AllReduce(collective.spans, collective.dtype, op);
+  if (!status.ok()) return status;
+  result = library_->RedOpDestroy(op, comm_);
+  return result == kNcclSuccess ? Status() : library_->Failure("ncclRedOpDestroy", result, comm_);
+}
+
+Status NcclRunner::EnqueuePacked(Job* job) {
+  int op = OpOf(job->collective.op);
+  return packer_->Reduce(job->collective, stream_, &job->table,
+                         [&](void* elements, size_t count, DType dtype) {
+                           auto* wire = static_cast<char*>(elements);
+                           return AllReduce({{wire, wire, count}}, dtype, op);
+                         });
+}
+
+}  // namespace smddp

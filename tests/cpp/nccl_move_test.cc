@@ -1,0 +1,83 @@
+// What NCCL moves between GPUs without reducing it, in all dtypes.
+#include "nccl_job.h"
+
+namespace {
+
+using namespace smddp_test;
+
+constexpr JobShape kMoveJobs[] = {{1, 1}, {2, 1}, {3, 1}, {5, 1}, {4, 2}, {3, 2}};
+constexpr size_t kCounts[] = {1, 5, 1000, 20011};
+
+// Element i of a rank's tensor, in the dtype.
+template <typename T>
+double Element(int rank, size_t tensor, size_t i) {
+  auto value = static_cast<double>((i + 3 * static_cast<size_t>(rank) + 5 * tensor) % 50);
+  return static_cast<double>(fake_nccl::Value(fake_nccl::To<T>(value)));
+}
+
+template <typename T>
+void Broadcast(NcclJob* job, int rank, const JobShape& shape, DType dtype, size_t count) {
+  int root = static_cast<int>(count + static_cast<size_t>(dtype)) % shape.size;
+  GpuRequest<T> one(rank, dtype, ReduceOp::kSum, "x");
+  one.request.kind = Kind::kBroadcast;
+  one.request.root = root;
+  const size_t counts[] = {count, 0, 3};
+  for (size_t t = 0; t < 3; ++t) {
+    bool in_place = (t + count) % 2 == 0;
+    one.Add(counts[t], in_place, [&](size_t i) { return Element<T>(rank, t, i); });
+  }
+  Status status = job->Run(rank, one.request);
+  ASSERT(status.ok(), status.message());
+  bool right = true;
+  for (size_t t = 0; t < 3; ++t) {
+    for (size_t i = 0; i < counts[t]; ++i) {
+      right = right && one.At(t, i) == Element<T>(root, t, i);
+    }
+  }
+  EXPECT(right, Case(shape, count, "broadcast") + " in " + Info(dtype).name);
+}
+
+}  // namespace
+
+TEST(NcclBroadcastsTensorsOfGpus) {
+  for (const JobShape& shape : kMoveJobs) {
+    Calls broadcasts("ncclBroadcast");
+    Launches kernels("smddp_");
+    NcclJob job(shape.size, shape.nodes, Nccl(true));
+    RunRanks(shape.size, [&](int rank) {
+      ForEachDType([&](auto value, DType dtype) {
+        for (size_t count : kCounts) Broadcast<decltype(value)>(&job, rank, shape, dtype, count);
+      });
+    });
+    int requests = 11 * static_cast<int>(std::size(kCounts));
+    EXPECT_EQ(broadcasts.count(), 2 * requests * shape.size);  // of tensors with elements
+    EXPECT_EQ(kernels.count(), 0);
+    DeviceGroupStats stats = job.group(0)->stats();
+    EXPECT_EQ(stats.collectives, static_cast<uint64_t>(requests));
+    constexpr uint64_t kElementBytes = 4 + 8 + 2 + 2 + 1 + 1 + 2 + 2 + 4 + 8 + 1;
+    EXPECT_EQ(stats.bytes, kElementBytes * (1 + 5 + 1000 + 20011 + 4 * 3));
+    EXPECT_EQ(stats.packed, 0u);
+  }
+}
+
+TEST(MoreTensorsThanNcclTakesAtOnce) {
+  constexpr size_t kTensors = 2500;
+  Calls broadcasts("ncclBroadcast");
+  NcclJob job(2, 1, Nccl(true));
+  RunRanks(2, [&](int rank) {
+    GpuRequest<float> many(rank, DType::kFloat32, ReduceOp::kSum, "many");
+    many.request.kind = Kind::kBroadcast;
+    many.request.root = 1;
+    for (size_t t = 0; t < kTensors; ++t) {
+      many.Add(1, true, [&](size_t) { return Element<float>(rank, t, 0); });
+    }
+    Status status = job.Run(rank, many.request);
+    ASSERT(status.ok(), status.message());
+    bool right = true;
+    for (size_t t = 0; t < kTensors; ++t) {
+      right = right && many.At(t, 0) == Element<float>(1, t, 0);
+    }
+    EXPECT(right);
+  });
+  EXPECT_EQ(broadcasts.count(), static_cast<int>(2 * kTensors));
+}
