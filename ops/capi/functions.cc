@@ -287,9 +287,7 @@ void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int 
                     const std::vector<int64_t>& rows, void** out) -> Status {
     int code = allocate(argument, rows.data(), static_cast<int>(rows.size()), out);
     if (code != SMDDP_OK) return {static_cast<Code>(code), "the output cannot be allocated"};
-    if (placed->device == nullptr) return {};
-    // What the stream has not finished yet may use the memory that the output got.
-    return placed->device->Record(stream, &placed->ready);
+    return PlaceOutput(rows, *out, stream, placed);
   };
   PostRagged(std::move(set), std::move(operation),
              std::vector<int32_t>(splits, splits + num_splits), std::move(output));

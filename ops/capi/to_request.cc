@@ -1,6 +1,7 @@
 #include "capi/to_request.h"
 
 #include <memory>
+#include <numeric>  // for accumulate
 #include <string>
 #include <utility>  // for move
 #include <vector>
@@ -127,6 +128,23 @@ Status SetParts(const int64_t* part_bytes, const Topology& topo, Request* out) {
 }
 
 }  // namespace
+
+Status PlaceOutput(const std::vector<int64_t>& rows, const void* out, void* stream,
+                   Request* request) {
+  if (request->device == nullptr) return {};
+  TensorArg gathered = request->tensors[0];
+  bool has_rows = gathered.count() > 0;
+  if (!gathered.dims.empty()) {
+    gathered.dims[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  }
+  if (!has_rows && gathered.count() > 0) {
+    CudaDevice* device = nullptr;
+    Status status = CudaDevice::Find(out, &device);
+    if (!status.ok()) return status;
+    request->device = device;
+  }
+  return request->device->Record(stream, &request->ready);
+}
 
 Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Request* out) {
   const DTypeInfo* dtype = FindDType(in.dtype);

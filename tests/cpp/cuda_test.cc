@@ -175,3 +175,23 @@ TEST(ARequestOfEmptyTensorsNeedsNoAddress) {
   InprocJob job(1, 1, kChunk);
   EXPECT(job.Run(0, request).ok());
 }
+
+TEST(ARankWithoutRowsIsOnTheGpuOfItsOutput) {
+  int64_t none = 0;
+  CApiRequest empty(nullptr, nullptr, &none, SMDDP_EVERY_STREAM);
+  empty.request.kind = SMDDP_ALLGATHER;
+  Request request;
+  Status status = ToRequest(empty.request, Alone(), Parts::kGathered, &request);
+  ASSERT(status.ok(), status.message());
+  DeviceMemory output(3 * sizeof(float), 2), other(4, 1);
+  CudaDevice *device = nullptr, *last = nullptr;
+  ASSERT(CudaDevice::Find(output.address(), &device).ok());
+  ASSERT(CudaDevice::Find(other.address(), &last).ok() && last != device);
+  status = PlaceOutput({0, 3}, output.address(), SMDDP_EVERY_STREAM, &request);
+  EXPECT(status.ok() && request.device == device, status.message());
+  // Without any memory: the GPU that was found last.
+  ASSERT(CudaDevice::Find(nullptr, &last).ok());
+  EXPECT(last == device);
+  ASSERT(CudaDevice::Find(other.address(), &last).ok());
+  EXPECT(CudaDevice::Find(nullptr, &device).ok() && device == last);
+}

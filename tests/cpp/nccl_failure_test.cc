@@ -202,24 +202,27 @@ TEST(NcclServesBothChannelsAtOnce) {
   }
 }
 
-TEST(AJoinedRankLeavesBroadcastsToTheHost) {
+TEST(AJoinedRankLeavesWhatIsMovedToTheHost) {
   Calls broadcasts("ncclBroadcast");
   NcclWires wires(3, 1);
   RunRanks(3, [&](int rank) {
     auto communicator = Connect(&wires, rank);
     auto everybody = Everybody(*communicator);
-    FloatsOf floats{Kind::kBroadcast, 3, 500};  // from rank 2
-    for (int batch = 0; batch < 2 && (batch == 0 || rank != 0); ++batch) {
-      auto one = floats.Make(rank);
-      Status status = everybody->Run(one->request);
-      EXPECT(status.ok() && floats.IsRight(rank, *one), status.message());
+    for (int batch = 0; batch < 2 && (batch == 0 || rank != 1); ++batch) {
+      // From rank 2; and rank 1 has no rows.
+      for (Kind kind : {Kind::kBroadcast, Kind::kAllgather}) {
+        FloatsOf floats{kind, 3, 500};
+        auto one = floats.Make(rank);
+        Status status = everybody->Run(one->request);
+        EXPECT(status.ok() && floats.IsRight(rank, *one), status.message());
+      }
     }
     int last = -1;
     Status joined = everybody->Join(&last);
-    EXPECT(joined.ok() && last != 0, joined.message());
+    EXPECT(joined.ok() && last != 1, joined.message());
     communicator->Leave(false);
   });
-  EXPECT_EQ(broadcasts.count(), 3);
+  EXPECT_EQ(broadcasts.count(), 3 + 3 * 2);  // by three ranks; two have rows to gather
 }
 
 // ---- what ends a job ----------------------------------------------------------------------------

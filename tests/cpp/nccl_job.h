@@ -152,22 +152,50 @@ struct FloatsOf {
   size_t count;
 
   int root() const { return size - 1; }
+  // Of an allgather; rank 1 has nothing.
+  size_t rows(int rank) const { return rank == 1 ? 0 : count + 3 * static_cast<size_t>(rank); }
+
   std::unique_ptr<GpuRequest<float>> Make(int rank, const std::string& name = "x") const {
     auto made = std::make_unique<GpuRequest<float>>(rank, DType::kFloat32, ReduceOp::kSum, name);
     made->request.kind = kind;
     made->request.root = root();
-    made->Add(count, true, [rank](size_t i) { return static_cast<double>(i % 7) + rank; });
+    auto element = [rank](size_t i) { return Element(rank, i); };
+    if (kind != Kind::kAllgather) {
+      made->Add(count, true, element);
+      return made;
+    }
+    size_t total = 0;
+    for (int r = 0; r < size; ++r) {
+      made->request.part_bytes.push_back(rows(r) * sizeof(float));
+      total += rows(r);
+    }
+    made->AddWithOutput(rows(rank), total, element);
     return made;
   }
-  bool IsRight(int, const GpuRequest<float>& one) const {
-    for (size_t i = 0; i < count; ++i) {
-      double root_has = static_cast<double>(i % 7) + root();
-      if (one.At(0, i) != (kind == Kind::kBroadcast ? root_has : SumAt(i, size))) return false;
+
+  // What the rank gets.
+  std::vector<double> Wanted(int /*rank*/) const {
+    std::vector<double> wanted;
+    auto add = [&](int rank, size_t n) {
+      for (size_t i = 0; i < n; ++i) wanted.push_back(Element(rank, i));
+    };
+    if (kind == Kind::kBroadcast) add(root(), count);
+    for (int r = 0; r < size && kind == Kind::kAllgather; ++r) add(r, rows(r));
+    for (size_t i = 0; i < count && kind == Kind::kAllreduce; ++i) wanted.push_back(SumAt(i, size));
+    return wanted;
+  }
+  bool IsRight(int rank, const GpuRequest<float>& one) const {
+    std::vector<double> wanted = Wanted(rank);
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (one.At(0, i) != wanted[i]) return false;
     }
     return true;
   }
+
+ private:
+  static double Element(int rank, size_t i) { return static_cast<double>(i % 7) + rank; }
 };
-inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast};
+inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather};
 
 // Calls fn(value, dtype), the value being of the dtype's type, for all of them.
 template <typename Fn>

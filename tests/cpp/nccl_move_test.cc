@@ -37,6 +37,37 @@ void Broadcast(NcclJob* job, int rank, const JobShape& shape, DType dtype, size_
   EXPECT(right, Case(shape, count, "broadcast") + " in " + Info(dtype).name);
 }
 
+// Rank r has `most` elements, or r % 4 * most of them, none at all, or an element more.
+size_t Rows(const std::string& shape, int rank, size_t most) {
+  if (shape == "equal") return most;
+  if (shape == "one more") return most + (rank == 0 ? 1 : 0);
+  return static_cast<size_t>(rank % 4) * most;
+}
+
+template <typename T>
+void Allgather(NcclJob* job, int rank, int size, DType dtype, const std::string& shape,
+               size_t most) {
+  GpuRequest<T> one(rank, dtype, ReduceOp::kSum, "x");
+  one.request.kind = Kind::kAllgather;
+  size_t total = 0;
+  for (int r = 0; r < size; ++r) {
+    one.request.part_bytes.push_back(Rows(shape, r, most) * sizeof(T));
+    total += Rows(shape, r, most);
+  }
+  one.AddWithOutput(Rows(shape, rank, most), total,
+                    [&](size_t i) { return Element<T>(rank, 0, i); });
+  Status status = job->Run(rank, one.request);
+  ASSERT(status.ok(), status.message());
+  bool right = true;
+  size_t at = 0;
+  for (int r = 0; r < size; ++r) {
+    for (size_t i = 0; i < Rows(shape, r, most); ++i) {
+      right = right && one.At(0, at++) == Element<T>(r, 0, i);
+    }
+  }
+  EXPECT(right, "allgather, " + shape + ", of " + Info(dtype).name);
+}
+
 }  // namespace
 
 TEST(NcclBroadcastsTensorsOfGpus) {
@@ -80,4 +111,27 @@ TEST(MoreTensorsThanNcclTakesAtOnce) {
     EXPECT(right);
   });
   EXPECT_EQ(broadcasts.count(), static_cast<int>(2 * kTensors));
+}
+
+TEST(NcclGathersTensorsOfGpus) {
+  for (const JobShape& shape : kMoveJobs) {
+    for (const char* parts : {"equal", "one more", "some empty"}) {
+      Calls gathers("ncclAllGather"), broadcasts("ncclBroadcast");
+      NcclJob job(shape.size, shape.nodes, Nccl(true));
+      RunRanks(shape.size, [&](int rank) {
+        ForEachDType([&](auto value, DType dtype) {
+          for (size_t most : {1, 1000, 9001}) {
+            Allgather<decltype(value)>(&job, rank, shape.size, dtype, parts, most);
+          }
+        });
+      });
+      int requests = 11 * 3, ranks_with_rows = 0;
+      for (int r = 0; r < shape.size; ++r) ranks_with_rows += Rows(parts, r, 1) > 0 ? 1 : 0;
+      bool equal = shape.size == 1 || parts == std::string("equal");
+      if (ranks_with_rows == 0) requests = 0;  // no elements at all
+      EXPECT_EQ(gathers.count(), equal ? requests * shape.size : 0);
+      EXPECT_EQ(broadcasts.count(), equal ? 0 : requests * ranks_with_rows * shape.size);
+      EXPECT_EQ(job.group(0)->stats().collectives, static_cast<uint64_t>(requests));
+    }
+  }
 }

@@ -34,7 +34,7 @@ constexpr int kMostRanks = 16;
 constexpr size_t kChunk = 32 << 10;
 constexpr useconds_t kPoll = 20;
 
-enum class Kind : int { kAllReduce, kBroadcast };
+enum class Kind : int { kAllReduce, kBroadcast, kAllGather };
 
 // In the file that the ranks share.
 struct Member {
@@ -89,8 +89,11 @@ struct Call {
   bool scaled;
   double scalar;
 
-  bool IsRoot() const { return comm->rank == root; }
-  bool Sends() const { return kind != Kind::kBroadcast || IsRoot(); }
+  // Elements of this rank's arrays.
+  uint64_t Inputs() const { return kind == Kind::kBroadcast && comm->rank != root ? 0 : count; }
+  uint64_t Outputs() const {
+    return kind == Kind::kAllGather ? count * static_cast<uint64_t>(comm->size) : count;
+  }
 };
 
 // False if the communicator was aborted first.
@@ -111,7 +114,7 @@ void Stage(const Call& call, uint64_t begin, uint64_t n) {
   own.op = call.scaled ? kMin + 1 : call.op;
   own.kind = call.kind;
   own.root = call.root;
-  if (!call.Sends()) return;
+  if (call.Inputs() == 0) return;
   const T* in = reinterpret_cast<const T*>(FakeBytes(call.in)) + begin;
   T* staged = reinterpret_cast<T*>(own.data);
   for (uint64_t i = 0; i < n; ++i) {
@@ -127,6 +130,12 @@ void Collect(const Call& call, uint64_t begin, uint64_t n) {
   T* out = reinterpret_cast<T*>(FakeBytes(call.out)) + begin;
   if (call.kind == Kind::kBroadcast) {
     std::copy_n(staged(call.root), n, out);
+    return;
+  }
+  if (call.kind == Kind::kAllGather) {
+    for (int r = 0; r < comm.size; ++r) {
+      std::copy_n(staged(r), n, out + call.count * static_cast<uint64_t>(r));
+    }
     return;
   }
   for (uint64_t i = 0; i < n; ++i) {

@@ -226,21 +226,24 @@ EXPORT int ncclGroupStart() {
 
 namespace {
 
-// Whether an array is in the memory of a GPU, to its last element.
+// Whether an array is in the memory of a GPU, to its last element; what is not accessed may be
+// anywhere.
 bool IsOnDevice(const void* array, uint64_t count, int dtype) {
   uint64_t bytes = 0;
   WithDType(dtype, [&](auto value) { bytes = count * sizeof value; });
   const char* first = static_cast<const char*>(array);
-  return bytes > 0 && FakeIsDevice(first) != 0 && FakeIsDevice(first + bytes - 1) != 0;
+  return bytes == 0 || (FakeIsDevice(first) != 0 && FakeIsDevice(first + bytes - 1) != 0);
 }
 
 int Enqueue(const char* function, Call call, void* stream) {
   bool usable = call.comm != nullptr && call.comm->state == kSuccess && HasContext();
-  if (depth == 0 || !usable || call.root < 0 || call.root >= call.comm->size) {
+  if (depth == 0 || !usable || call.root < 0 || call.root >= call.comm->size || call.count == 0 ||
+      !WithDType(
+          call.dtype, [](auto) {}) ||
+      !IsOnDevice(call.in, call.Inputs(), call.dtype) ||
+      !IsOnDevice(call.out, call.Outputs(), call.dtype)) {
     return kInvalidArgument;
   }
-  if (call.Sends() && !IsOnDevice(call.in, call.count, call.dtype)) return kInvalidArgument;
-  if (!IsOnDevice(call.out, call.count, call.dtype)) return kInvalidArgument;
   if (call.op >= kFirstOwnOp) {
     size_t index = static_cast<size_t>(call.op - kFirstOwnOp);
     const auto& ops = call.comm->ops;
@@ -270,6 +273,12 @@ EXPORT int ncclBroadcast(const void* in, void* out, size_t count, int dtype, int
                          void* stream) {
   Call call{Kind::kBroadcast, Find(comm), in, out, count, dtype, kSum, root, false, 1};
   return Enqueue("ncclBroadcast", call, stream);
+}
+
+EXPORT int ncclAllGather(const void* in, void* out, size_t count, int dtype, void* comm,
+                         void* stream) {
+  Call call{Kind::kAllGather, Find(comm), in, out, count, dtype, kSum, 0, false, 1};
+  return Enqueue("ncclAllGather", call, stream);
 }
 
 EXPORT int ncclGroupEnd() {

@@ -34,10 +34,15 @@ void SetBytes(const Request& request, DeviceCollective* made) {
 }  // namespace
 
 std::string CannotBeOnDevice(const Request& request) {
-  if (request.kind != Kind::kAllreduce && request.kind != Kind::kBroadcast) {
-    return "allreduces and broadcasts only";
+  switch (request.kind) {
+    case Kind::kAllreduce:
+    case Kind::kBroadcast:
+    case Kind::kAllgather:
+      break;
+    default:
+      return "allreduces, broadcasts and allgathers only";
   }
-  if (request.count() == 0) return "there are no elements";
+  if (request.moved_bytes() == 0) return "there are no elements";
   bool scaled = request.reduces() && request.prescale * request.postscale != 1;
   return scaled && !Sums(request.op) ? "scales sums and averages only" : "";
 }
@@ -46,13 +51,20 @@ DeviceCollective CollectiveOf(const Request& request, const Topology& topo) {
   DeviceCollective made;
   made.spans = request.Spans().spans();
   made.after = request.ready;
-  made.bytes = request.bytes();
-  if (request.kind == Kind::kBroadcast) {
-    made.kind = DeviceCollective::Kind::kBroadcast;
-    made.root = topo.RankOf(request.root);
-    SetBytes(request, &made);
-  } else {
-    SetReduction(request, topo, &made);
+  made.bytes = request.moved_bytes();
+  switch (request.kind) {
+    case Kind::kBroadcast:
+      made.kind = DeviceCollective::Kind::kBroadcast;
+      made.root = topo.RankOf(request.root);
+      SetBytes(request, &made);
+      break;
+    case Kind::kAllgather:
+      made.kind = DeviceCollective::Kind::kAllgather;
+      made.parts = request.part_bytes;
+      SetBytes(request, &made);
+      break;
+    default:
+      SetReduction(request, topo, &made);
   }
   return made;
 }

@@ -15,7 +15,8 @@ Status CudaDevice::Find(const void* address, CudaDevice** device) {
     return {Code::kSystem, "the tensors are on a GPU, but its driver cannot be used: " + why};
   }
   std::lock_guard<std::mutex> lock(mutex);
-  int ordinal = devices.empty() ? 0 : devices.begin()->first;
+  static int last = 0;
+  int ordinal = last;
   if (address != nullptr) {
     CudaResult result = driver->PointerGetAttribute(&ordinal, kCudaPointerDeviceOrdinal, address);
     if (result != kCudaSuccess) return driver->Failure("cuPointerGetAttribute", result);
@@ -31,6 +32,7 @@ Status CudaDevice::Find(const void* address, CudaDevice** device) {
     known = opened.release();
   }
   *device = known;
+  last = ordinal;
   return {};
 }
 

@@ -17,7 +17,8 @@ namespace smddp {
 
 class CudaDevice : public Device {
  public:
-  // The device that `address` belongs to, or any device for null (of tensors without elements).
+  // The device that `address` belongs to; for null, of tensors without elements, the one that was
+  // found last, or the first one.
   // Devices live until the process ends.
   static Status Find(const void* address, CudaDevice** device);
 

@@ -43,6 +43,7 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->GroupEnd, "ncclGroupEnd");
   find(&library->AllReduce, "ncclAllReduce");
   find(&library->Broadcast, "ncclBroadcast");
+  find(&library->AllGather, "ncclAllGather");
   return missing.empty() ? "" : "has no " + missing;
 }
 

@@ -79,6 +79,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   Status EnqueueReduction(const DeviceCollective& collective);
   Status AllReduce(const std::vector<Span>& spans, DType dtype, int op);
   Status Broadcast(const DeviceCollective& collective);
+  Status Allgather(const DeviceCollective& collective);
 
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;

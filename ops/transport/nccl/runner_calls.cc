@@ -1,4 +1,6 @@
 // Which calls of NCCL make up a collective.
+#include <algorithm>
+
 #include "transport/nccl/runner.h"
 
 namespace smddp {
@@ -57,10 +59,35 @@ Status NcclRunner::Broadcast(const DeviceCollective& collective) {
   });
 }
 
+// Parts that differ are broadcast one by one, since ncclAllGather takes equal ones only: each byte
+// then enters a rank once, as in an allgather, and a node's network once, where sends and receives
+// would take it there once for each of the node's ranks.
+Status NcclRunner::Allgather(const DeviceCollective& collective) {
+  const Span& own = collective.spans[0];
+  const std::vector<size_t>& parts = collective.parts;
+  auto differs = [&](size_t bytes) { return bytes != parts[0]; };
+  if (std::none_of(parts.begin(), parts.end(), differs)) {
+    return InGroups("ncclAllGather", 1, [&](size_t) {
+      return library_->AllGather(own.in, own.out, parts[0], kNcclUint8, comm_, stream_);
+    });
+  }
+  char* to = own.out;
+  return InGroups("ncclBroadcast", parts.size(), [&](size_t r) {
+    char* out = to;
+    to += parts[r];
+    if (parts[r] == 0) return kNcclSuccess;
+    int root = static_cast<int>(r);
+    const char* in = root == membership_.rank ? own.in : out;
+    return library_->Broadcast(in, out, parts[r], kNcclUint8, root, comm_, stream_);
+  });
+}
+
 Status NcclRunner::EnqueueInPlace(const DeviceCollective& collective) {
   switch (collective.kind) {
     case DeviceCollective::Kind::kBroadcast:
       return Broadcast(collective);
+    case DeviceCollective::Kind::kAllgather:
+      return Allgather(collective);
     default:
       return EnqueueReduction(collective);
   }
