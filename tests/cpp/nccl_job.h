@@ -2,6 +2,8 @@
 // ../fake_nccl, which this program is linked to.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -12,6 +14,7 @@
 
 #include "arithmetic.h"
 #include "check.h"
+#include "core/ranges.h"
 #include "engine_job.h"
 #include "fake_device.h"
 #include "nccl.h"
@@ -145,6 +148,26 @@ inline double SumAt(size_t i, int size) {
   return static_cast<double>(i % 7) * size + size * (size - 1) / 2.0;
 }
 
+// Whose reductions are exact in every dtype, but for the averages of floats over some sizes.
+inline double SmallNumber(int rank, size_t i) {
+  return static_cast<double>((i + static_cast<size_t>(rank)) % 3 + 1);
+}
+
+inline double Reduced(ReduceOp op, int size, size_t i) {
+  double result = SmallNumber(0, i);
+  for (int r = 1; r < size; ++r) {
+    double x = SmallNumber(r, i);
+    if (op == ReduceOp::kMin) {
+      result = std::min(result, x);
+    } else if (op == ReduceOp::kMax) {
+      result = std::max(result, x);
+    } else {
+      result = op == ReduceOp::kProduct ? result * x : result + x;
+    }
+  }
+  return op == ReduceOp::kAverage ? std::trunc(result / size) : result;
+}
+
 // A collective of any kind that NCCL takes, of floats, element i of rank r being i % 7 + r.
 struct FloatsOf {
   Kind kind;
@@ -155,11 +178,17 @@ struct FloatsOf {
   // Of an allgather; rank 1 has nothing.
   size_t rows(int rank) const { return rank == 1 ? 0 : count + 3 * static_cast<size_t>(rank); }
 
+  Range own_rows(int rank) const { return RowsOf(static_cast<int64_t>(count), size, rank); }
+
   std::unique_ptr<GpuRequest<float>> Make(int rank, const std::string& name = "x") const {
     auto made = std::make_unique<GpuRequest<float>>(rank, DType::kFloat32, ReduceOp::kSum, name);
     made->request.kind = kind;
     made->request.root = root();
     auto element = [rank](size_t i) { return Element(rank, i); };
+    if (kind == Kind::kReduceScatter) {
+      made->AddWithOutput(count, own_rows(rank).size(), element);
+      return made;
+    }
     if (kind != Kind::kAllgather) {
       made->Add(count, true, element);
       return made;
@@ -174,14 +203,18 @@ struct FloatsOf {
   }
 
   // What the rank gets.
-  std::vector<double> Wanted(int /*rank*/) const {
+  std::vector<double> Wanted(int rank) const {
     std::vector<double> wanted;
-    auto add = [&](int rank, size_t n) {
-      for (size_t i = 0; i < n; ++i) wanted.push_back(Element(rank, i));
+    auto add = [&](int r, size_t n) {
+      for (size_t i = 0; i < n; ++i) wanted.push_back(Element(r, i));
+    };
+    auto add_sums = [&](Range range) {
+      for (size_t i = range.begin; i < range.end; ++i) wanted.push_back(SumAt(i, size));
     };
     if (kind == Kind::kBroadcast) add(root(), count);
     for (int r = 0; r < size && kind == Kind::kAllgather; ++r) add(r, rows(r));
-    for (size_t i = 0; i < count && kind == Kind::kAllreduce; ++i) wanted.push_back(SumAt(i, size));
+    if (kind == Kind::kAllreduce) add_sums({0, count});
+    if (kind == Kind::kReduceScatter) add_sums(own_rows(rank));
     return wanted;
   }
   bool IsRight(int rank, const GpuRequest<float>& one) const {
@@ -195,7 +228,8 @@ struct FloatsOf {
  private:
   static double Element(int rank, size_t i) { return static_cast<double>(i % 7) + rank; }
 };
-inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather};
+inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather,
+                                        Kind::kReduceScatter};
 
 // Calls fn(value, dtype), the value being of the dtype's type, for all of them.
 template <typename Fn>

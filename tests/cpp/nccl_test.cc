@@ -16,23 +16,6 @@ using namespace smddp_test;
 constexpr JobShape kNcclJobs[] = {{1, 1}, {2, 1}, {3, 1}, {4, 1}, {5, 1}, {4, 2}, {3, 2}};
 constexpr size_t kCounts[] = {1, 5, 1000, 20011};
 
-double Element(int rank, size_t i) { return static_cast<double>((i + rank) % 3 + 1); }
-
-double Expected(ReduceOp op, int size, size_t i) {
-  double result = Element(0, i);
-  for (int r = 1; r < size; ++r) {
-    double x = Element(r, i);
-    if (op == ReduceOp::kMin) {
-      result = std::min(result, x);
-    } else if (op == ReduceOp::kMax) {
-      result = std::max(result, x);
-    } else {
-      result = op == ReduceOp::kProduct ? result * x : result + x;
-    }
-  }
-  return op == ReduceOp::kAverage ? std::trunc(result / size) : result;
-}
-
 // All ops and sizes in one dtype, each request of three tensors.
 template <typename T>
 void ReduceAll(NcclJob* job, int rank, const JobShape& shape, DType dtype) {
@@ -43,7 +26,7 @@ void ReduceAll(NcclJob* job, int rank, const JobShape& shape, DType dtype) {
     if (op == ReduceOp::kAverage && !integer && (shape.size & (shape.size - 1)) != 0) continue;
     for (size_t count : kCounts) {
       GpuRequest<T> one(rank, dtype, op, "x");
-      auto element = [&](size_t i) { return Element(rank, i); };
+      auto element = [&](size_t i) { return SmallNumber(rank, i); };
       one.Add(count, count % 2 == 0, element);
       one.Add(0, true, element);
       one.Add(3, true, element);
@@ -51,9 +34,9 @@ void ReduceAll(NcclJob* job, int rank, const JobShape& shape, DType dtype) {
       ASSERT(status.ok(), status.message());
       bool right = true;
       for (size_t i = 0; i < count; ++i) {
-        double want = Expected(op, shape.size, i);
+        double want = Reduced(op, shape.size, i);
         if (op == ReduceOp::kAverage && !integer) {
-          want = Expected(ReduceOp::kSum, shape.size, i) / shape.size;
+          want = Reduced(ReduceOp::kSum, shape.size, i) / shape.size;
         }
         right = right && one.At(0, i) == want;
         right = right && (i >= 3 || one.At(2, i) == want);

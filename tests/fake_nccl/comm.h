@@ -34,7 +34,7 @@ constexpr int kMostRanks = 16;
 constexpr size_t kChunk = 32 << 10;
 constexpr useconds_t kPoll = 20;
 
-enum class Kind : int { kAllReduce, kBroadcast, kAllGather };
+enum class Kind : int { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kReduce };
 
 // In the file that the ranks share.
 struct Member {
@@ -90,9 +90,14 @@ struct Call {
   double scalar;
 
   // Elements of this rank's arrays.
-  uint64_t Inputs() const { return kind == Kind::kBroadcast && comm->rank != root ? 0 : count; }
+  uint64_t Inputs() const { return kind == Kind::kBroadcast && comm->rank != root ? 0 : Total(); }
   uint64_t Outputs() const {
+    if (kind == Kind::kReduce && comm->rank != root) return 0;
     return kind == Kind::kAllGather ? count * static_cast<uint64_t>(comm->size) : count;
+  }
+  // Elements that a rank may stage.
+  uint64_t Total() const {
+    return kind == Kind::kReduceScatter ? count * static_cast<uint64_t>(comm->size) : count;
   }
 };
 
@@ -138,7 +143,15 @@ void Collect(const Call& call, uint64_t begin, uint64_t n) {
     }
     return;
   }
-  for (uint64_t i = 0; i < n; ++i) {
+  if (call.Outputs() == 0) return;
+  uint64_t first = 0, last = n;  // of these, the elements that this rank gets
+  if (call.kind == Kind::kReduceScatter) {
+    uint64_t own = call.count * static_cast<uint64_t>(comm.rank), end = own + call.count;
+    first = std::clamp(own, begin, begin + n) - begin;
+    last = std::clamp(end, begin, begin + n) - begin;
+    out -= own;
+  }
+  for (uint64_t i = first; i < last; ++i) {
     T sum = staged(0)[i];
     for (int r = 1; r < comm.size; ++r) sum = Combined(sum, staged(r)[i], call.op);
     out[i] = sum;
@@ -185,8 +198,8 @@ inline void RunKernel(void* argument) {
   WithDType(call->dtype, [&](auto value) {
     using T = decltype(value);
     constexpr uint64_t kMost = kChunk / sizeof(T);
-    for (uint64_t at = 0; goes && at < call->count; at += kMost) {
-      goes = RunChunk<T>(*call, at, std::min(kMost, call->count - at));
+    for (uint64_t at = 0; goes && at < call->Total(); at += kMost) {
+      goes = RunChunk<T>(*call, at, std::min(kMost, call->Total() - at));
     }
   });
   --comm.kernels;

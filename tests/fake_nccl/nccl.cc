@@ -281,6 +281,18 @@ EXPORT int ncclAllGather(const void* in, void* out, size_t count, int dtype, voi
   return Enqueue("ncclAllGather", call, stream);
 }
 
+EXPORT int ncclReduceScatter(const void* in, void* out, size_t count, int dtype, int op, void* comm,
+                             void* stream) {
+  Call call{Kind::kReduceScatter, Find(comm), in, out, count, dtype, op, 0, false, 1};
+  return Enqueue("ncclReduceScatter", call, stream);
+}
+
+EXPORT int ncclReduce(const void* in, void* out, size_t count, int dtype, int op, int root,
+                      void* comm, void* stream) {
+  Call call{Kind::kReduce, Find(comm), in, out, count, dtype, op, root, false, 1};
+  return Enqueue("ncclReduce", call, stream);
+}
+
 EXPORT int ncclGroupEnd() {
   if (--depth > 0 || group.empty()) return kSuccess;
   constexpr size_t kMostInGroup = 2048;

@@ -1,5 +1,7 @@
 #include "collective/device/device_collective.h"
 
+#include "core/ranges.h"
+
 namespace smddp {
 namespace {
 
@@ -26,6 +28,16 @@ void SetReduction(const Request& request, const Topology& topo, DeviceCollective
   if (request.op == ReduceOp::kAverage) made->postscale /= topo.size;
 }
 
+void SetRows(const Request& request, const Topology& topo, DeviceCollective* made) {
+  for (const TensorArg& tensor : request.tensors) {
+    int64_t rows = tensor.dims.empty() ? 0 : tensor.dims[0];
+    size_t row = rows == 0 ? 0 : tensor.count() / static_cast<size_t>(rows);
+    for (int r = 0; r < topo.size; ++r) {
+      made->parts.push_back(RowsOf(rows, topo.size, r).size() * row);
+    }
+  }
+}
+
 void SetBytes(const Request& request, DeviceCollective* made) {
   made->dtype = DType::kUint8;
   for (Span& span : made->spans) span.count *= Info(request.dtype).size;
@@ -38,9 +50,10 @@ std::string CannotBeOnDevice(const Request& request) {
     case Kind::kAllreduce:
     case Kind::kBroadcast:
     case Kind::kAllgather:
+    case Kind::kReduceScatter:
       break;
     default:
-      return "allreduces, broadcasts and allgathers only";
+      return std::string("not for ") + KindName(request.kind);
   }
   if (request.moved_bytes() == 0) return "there are no elements";
   bool scaled = request.reduces() && request.prescale * request.postscale != 1;
@@ -62,6 +75,11 @@ DeviceCollective CollectiveOf(const Request& request, const Topology& topo) {
       made.kind = DeviceCollective::Kind::kAllgather;
       made.parts = request.part_bytes;
       SetBytes(request, &made);
+      break;
+    case Kind::kReduceScatter:
+      made.kind = DeviceCollective::Kind::kReduceScatter;
+      SetReduction(request, topo, &made);
+      SetRows(request, topo, &made);
       break;
     default:
       SetReduction(request, topo, &made);

@@ -2,9 +2,10 @@
 // Packing gathers the tensors, casts them to the type of the wire and multiplies by a factor;
 // unpacking does the reverse. Declarations; the body is in pack_body.h.
 //
-// On the wire each tensor begins at a multiple of kPackAlign bytes; what is between two tensors is
-// zero. A kernel gets the tensors as a table in the device's memory, so one launch does however
-// many there are: parameters of a kernel are limited to 4 KiB, which is about a hundred tensors.
+// On the wire each tensor begins at a multiple of kPackAlign bytes; what is between the end
+// of a tensor and the next such multiple is zero. A kernel gets the tensors as a table in the
+// device's memory, so one launch does however many there are: parameters of a kernel are limited to
+// 4 KiB, which is about a hundred tensors.
 #pragma once
 
 #include <cstdint>

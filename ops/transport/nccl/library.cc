@@ -44,6 +44,8 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->AllReduce, "ncclAllReduce");
   find(&library->Broadcast, "ncclBroadcast");
   find(&library->AllGather, "ncclAllGather");
+  find(&library->ReduceScatter, "ncclReduceScatter");
+  find(&library->Reduce, "ncclReduce");
   return missing.empty() ? "" : "has no " + missing;
 }
 

@@ -61,6 +61,10 @@ struct NcclLibrary {
   NcclResult (*GroupEnd)();
   NcclResult (*AllReduce)(const void* in, void* out, size_t count, int dtype, int op, void* comm,
                           void* stream);
+  NcclResult (*ReduceScatter)(const void* in, void* out, size_t count, int dtype, int op,
+                              void* comm, void* stream);
+  NcclResult (*Reduce)(const void* in, void* out, size_t count, int dtype, int op, int root,
+                       void* comm, void* stream);
   NcclResult (*AllGather)(const void* in, void* out, size_t count, int dtype, void* comm,
                           void* stream);
   NcclResult (*Broadcast)(const void* in, void* out, size_t count, int dtype, int root, void* comm,

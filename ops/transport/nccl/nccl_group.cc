@@ -140,7 +140,7 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
         std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });
     if (packs) {
       auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
-      packer_ = std::make_shared<Packer>(device_, kernels, options_.pack_bytes);
+      packer_ = std::make_shared<Packer>(device_, kernels, rank, options_.pack_bytes);
     }
     runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_);
   }

@@ -8,50 +8,11 @@
 namespace smddp {
 namespace {
 
-bool IsShort(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBfloat16; }
-
-// Sums and products of 16-bit floats are made in float32.
-bool Widens(const DeviceCollective& reduction) {
-  using Op = DeviceCollective::Op;
-  return IsShort(reduction.dtype) && (reduction.op == Op::kSum || reduction.op == Op::kProduct);
-}
-
 // Whether the dtype has the factor, or one that differs by its rounding only.
 bool Has(DType dtype, double factor) {
   if (dtype == DType::kFloat64) return std::isnormal(factor);
   return std::fabs(factor) >= 0x1p-126 && std::fabs(factor) < 0x1p127;
 }
-
-PackType TypeOf(const DeviceCollective& reduction) {
-  if (Widens(reduction)) {
-    return reduction.dtype == DType::kFloat16 ? PackType::float16 : PackType::bfloat16;
-  }
-  if (!reduction.scaled()) return PackType::bytes;
-  return reduction.dtype == DType::kFloat64 ? PackType::float64 : PackType::float32;
-}
-
-// How a reduction lies on the wire. Offsets are in elements of the kernels' wire type.
-struct Layout {
-  explicit Layout(const DeviceCollective& reduction)
-      : type(TypeOf(reduction)), dtype(Widens(reduction) ? DType::kFloat32 : reduction.dtype) {
-    size_t size = Info(dtype).size;
-    unit = type == PackType::bytes ? 1 : size;
-    for (const Span& span : reduction.spans) {
-      if (span.count == 0) continue;
-      uint64_t count = span.count * (size / unit);
-      entries.push_back({span.in, span.out, end, count});
-      end += PackAligned(count * unit) / unit;
-    }
-  }
-  uint64_t wire_bytes() const { return end * unit; }
-  uint64_t table_bytes() const { return entries.size() * sizeof(PackEntry); }
-
-  PackType type;
-  DType dtype;    // what NCCL reduces
-  uint64_t unit;  // bytes
-  uint64_t end = 0;
-  std::vector<PackEntry> entries;
-};
 
 }  // namespace
 
@@ -77,7 +38,7 @@ void KeptMemory::Free() {
 }
 
 bool Packer::Needed(const DeviceCollective& reduction) {
-  if (Widens(reduction)) return true;
+  if (PackWidens(reduction)) return true;
   // NCCL takes the factor in the dtype of the tensors.
   return reduction.scaled() && !Has(reduction.dtype, reduction.prescale * reduction.postscale);
 }
@@ -90,16 +51,15 @@ bool Packer::Pays(const DeviceCollective& reduction) {
   return std::count_if(spans.begin(), spans.end(), has_elements) > 1;
 }
 
-Status Packer::Take(uint64_t wire_bytes, uint64_t table_bytes, Places* places) {
+Status Packer::Take(const PackLayout& layout, Places* places) {
   std::lock_guard<std::mutex> lock(mutex_);
-  Status status = wire_.Get(wire_bytes, &places->wire);
-  return status.ok() ? table_.Get(table_bytes, &places->table) : status;
+  Status status = wire_.Get(layout.wire_bytes(), &places->wire);
+  return status.ok() ? table_.Get(layout.table_bytes(), &places->table) : status;
 }
 
 Status Packer::Reserve(const DeviceCollective& reduction) {
-  Layout layout(reduction);
   Places ignored{};
-  return Take(std::min(layout.wire_bytes(), most_wire_), layout.table_bytes(), &ignored);
+  return Take(PackLayout(reduction, rank_, most_wire_), &ignored);
 }
 
 Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
@@ -121,10 +81,10 @@ Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
 }
 
 Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
-                      const AllReduce& all_reduce) {
-  Layout layout(reduction);
+                      const Reduction& reduce) {
+  PackLayout layout(reduction, rank_, most_wire_);
   Places places{};
-  Status status = Take(std::min(layout.wire_bytes(), most_wire_), layout.table_bytes(), &places);
+  Status status = Take(layout, &places);
   if (status.ok()) status = HostTable(layout.table_bytes(), table);
   if (!status.ok()) return status;
   // What runs in the stream before has read the table of the reduction before.
@@ -139,15 +99,18 @@ Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shar
   PackArgs args{};
   args.entries = reinterpret_cast<const PackEntry*>(places.table);
   args.num_entries = layout.entries.size();
-  args.wire = places.wire;
-  for (uint64_t at = 0; at < layout.end && status.ok(); at = args.end) {
-    args.begin = at;
-    args.end = std::min(layout.end, at + most_wire_ / layout.unit);
+  for (const PackLayout::Piece& piece : layout.pieces) {
+    if (!status.ok()) break;
+    args.wire = places.wire;
+    args.begin = piece.begin;
+    args.end = piece.end;
     args.factor = before;
     status = kernels_->Pack(layout.type, args, stream);
-    size_t bytes = (args.end - args.begin) * layout.unit;
-    if (status.ok())
-      status = all_reduce(places.wire, bytes / Info(layout.dtype).size, layout.dtype);
+    size_t count = piece.count * layout.unit / Info(layout.dtype).size;
+    if (status.ok()) status = reduce(places.wire, count, layout.dtype);
+    args.wire = places.wire + (piece.own - piece.begin) * layout.unit;
+    args.begin = piece.own;
+    args.end = piece.own + piece.count;
     args.factor = behind;
     if (status.ok()) status = kernels_->Unpack(layout.type, args, stream);
   }

@@ -13,6 +13,7 @@
 
 #include "transport/cuda/pack_kernels.h"
 #include "transport/device_group.h"
+#include "transport/nccl/pack_layout.h"
 
 namespace smddp {
 
@@ -37,13 +38,19 @@ class KeptMemory {
 
 class Packer {
  public:
-  // Reduces elements of the GPU in place.
-  using AllReduce = std::function<Status(void* elements, size_t count, DType dtype)>;
+  // Reduces elements of the GPU in place: `count` of them, or for a reducescatter as many for each
+  // rank, of which this rank's place gets its own.
+  using Reduction = std::function<Status(char* wire, size_t count, DType dtype)>;
 
   // What is larger than `most_wire` bytes, a multiple of kPackAlign, goes through the buffer in
   // pieces; the same on all ranks.
-  Packer(CudaDevice* device, const PackKernels* kernels, uint64_t most_wire)
-      : device_(device), kernels_(kernels), most_wire_(most_wire), wire_(device), table_(device) {}
+  Packer(CudaDevice* device, const PackKernels* kernels, int rank, uint64_t most_wire)
+      : device_(device),
+        kernels_(kernels),
+        rank_(rank),
+        most_wire_(most_wire),
+        wire_(device),
+        table_(device) {}
 
   // Whether NCCL cannot do without. These two follow from the collective alone.
   static bool Needed(const DeviceCollective& reduction);
@@ -54,7 +61,7 @@ class Packer {
   Status Reserve(const DeviceCollective& reduction);
   // Enqueues the reduction in `stream`. *table is host memory that must live until it has ended.
   Status Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
-                const AllReduce& all_reduce);
+                const Reduction& reduce);
   // Frees the memory, for which it may wait until the GPU stands still. Of the thread that reduces.
   void Release();
 
@@ -62,11 +69,12 @@ class Packer {
   struct Places {
     char *wire, *table;  // on the GPU
   };
-  Status Take(uint64_t wire_bytes, uint64_t table_bytes, Places* places);
+  Status Take(const PackLayout& layout, Places* places);
   Status HostTable(size_t bytes, std::shared_ptr<char>* table);
 
   CudaDevice* const device_;
   const PackKernels* const kernels_;
+  const int rank_;
   const uint64_t most_wire_;
   std::mutex mutex_;  // protects the two below
   KeptMemory wire_, table_;

@@ -77,7 +77,9 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   Status EnqueuePacked(Job* job);
   Status EnqueueInPlace(const DeviceCollective& collective);
   Status EnqueueReduction(const DeviceCollective& collective);
+  Status Reduce(const DeviceCollective& collective, int op);
   Status AllReduce(const std::vector<Span>& spans, DType dtype, int op);
+  Status ReduceScatter(const DeviceCollective& collective, int op);
   Status Broadcast(const DeviceCollective& collective);
   Status Allgather(const DeviceCollective& collective);
 

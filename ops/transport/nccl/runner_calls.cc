@@ -50,6 +50,33 @@ Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op
   });
 }
 
+// Parts that differ are reduced one by one, each to its rank, since ncclReduceScatter takes equal
+// ones only: like it they take a rank's bytes into the network once.
+Status NcclRunner::ReduceScatter(const DeviceCollective& collective, int op) {
+  size_t ranks = static_cast<size_t>(membership_.size), element = Info(collective.dtype).size;
+  int dtype = DTypeOf(collective.dtype);
+  const char* at = nullptr;  // the part of rank r
+  return InGroups("ncclReduceScatter", collective.spans.size() * ranks, [&](size_t i) {
+    size_t r = i % ranks;
+    const Span& span = collective.spans[i / ranks];
+    const size_t* parts = &collective.parts[i - r];
+    if (span.count == ranks * parts[0]) {
+      if (r > 0 || span.count == 0) return kNcclSuccess;
+      return library_->ReduceScatter(span.in, span.out, parts[0], dtype, op, comm_, stream_);
+    }
+    const char* in = r == 0 ? span.in : at;
+    at = in + parts[r] * element;
+    if (parts[r] == 0) return kNcclSuccess;
+    return library_->Reduce(in, span.out, parts[r], dtype, op, static_cast<int>(r), comm_, stream_);
+  });
+}
+
+Status NcclRunner::Reduce(const DeviceCollective& collective, int op) {
+  bool scatters = collective.kind == DeviceCollective::Kind::kReduceScatter;
+  return scatters ? ReduceScatter(collective, op)
+                  : AllReduce(collective.spans, collective.dtype, op);
+}
+
 Status NcclRunner::Broadcast(const DeviceCollective& collective) {
   return InGroups("ncclBroadcast", collective.spans.size(), [&](size_t i) {
     const Span& span = collective.spans[i];
@@ -96,7 +123,7 @@ Status NcclRunner::EnqueueInPlace(const DeviceCollective& collective) {
 // NCCL scales by an op that is made for the factor.
 Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
   int op = OpOf(collective.op);
-  if (!collective.scaled()) return AllReduce(collective.spans, collective.dtype, op);
+  if (!collective.scaled()) return Reduce(collective, op);
   double factor = collective.prescale * collective.postscale;
   auto single = static_cast<float>(factor);
   bool wide = collective.dtype == DType::kFloat64;
@@ -104,19 +131,25 @@ Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
   NcclResult result = library_->RedOpCreatePreMulSum(&op, scalar, DTypeOf(collective.dtype),
                                                      kNcclScalarOnHost, comm_);
   if (result != kNcclSuccess) return library_->Failure("ncclRedOpCreatePreMulSum", result, comm_);
-  Status status = AllReduce(collective.spans, collective.dtype, op);
+  Status status = Reduce(collective, op);
   if (!status.ok()) return status;
   result = library_->RedOpDestroy(op, comm_);
   return result == kNcclSuccess ? Status() : library_->Failure("ncclRedOpDestroy", result, comm_);
 }
 
 Status NcclRunner::EnqueuePacked(Job* job) {
-  int op = OpOf(job->collective.op);
-  return packer_->Reduce(job->collective, stream_, &job->table,
-                         [&](void* elements, size_t count, DType dtype) {
-                           auto* wire = static_cast<char*>(elements);
-                           return AllReduce({{wire, wire, count}}, dtype, op);
-                         });
+  const DeviceCollective& collective = job->collective;
+  int op = OpOf(collective.op);
+  auto reduce = [&](char* wire, size_t count, DType dtype) {
+    if (collective.kind == DeviceCollective::Kind::kAllreduce) {
+      return AllReduce({{wire, wire, count}}, dtype, op);
+    }
+    char* own = wire + static_cast<size_t>(membership_.rank) * count * Info(dtype).size;
+    return InGroups("ncclReduceScatter", 1, [&](size_t) {
+      return library_->ReduceScatter(wire, own, count, DTypeOf(dtype), op, comm_, stream_);
+    });
+  };
+  return packer_->Reduce(collective, stream_, &job->table, reduce);
 }
 
 }  // namespace smddp
