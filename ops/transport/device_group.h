@@ -33,7 +33,7 @@ struct DeviceIntroduction {
 
 // A collective as one rank of a group runs it. What is not reduced is bytes, of dtype uint8.
 struct DeviceCollective {
-  enum class Kind { kAllreduce, kBroadcast, kAllgather, kReduceScatter };
+  enum class Kind { kAllreduce, kBroadcast, kAllgather, kReduceScatter, kAlltoall };
   enum class Op { kSum, kMin, kMax, kProduct };
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
@@ -42,8 +42,8 @@ struct DeviceCollective {
   double prescale = 1, postscale = 1;
   int root = 0;  // of a broadcast: a rank of the group
   std::vector<Span> spans;
-  // Allgather: bytes from each rank. Reducescatter: elements for each rank, tensor by tensor; a
-  // span's `out` has this rank's.
+  // Allgather: bytes from each rank. Alltoall: bytes to each rank, then bytes from each.
+  // Reducescatter: elements for each rank, tensor by tensor; a span's `out` has this rank's.
   std::vector<size_t> parts;
   DevicePoint after;  // when the inputs have been computed
   size_t bytes = 0;   // of this rank's inputs or outputs, whichever are more

@@ -178,6 +178,15 @@ struct FloatsOf {
   // Of an allgather; rank 1 has nothing.
   size_t rows(int rank) const { return rank == 1 ? 0 : count + 3 * static_cast<size_t>(rank); }
 
+  // Of an alltoall, in which some have nothing for each other.
+  size_t sent(int from, int to) const {
+    return (from + to) % 3 == 0 ? 0 : count + static_cast<size_t>(from + 2 * to);
+  }
+  size_t sent_before(int from, int to) const {
+    size_t sum = 0;
+    for (int r = 0; r < to; ++r) sum += sent(from, r);
+    return sum;
+  }
   Range own_rows(int rank) const { return RowsOf(static_cast<int64_t>(count), size, rank); }
 
   std::unique_ptr<GpuRequest<float>> Make(int rank, const std::string& name = "x") const {
@@ -187,6 +196,13 @@ struct FloatsOf {
     auto element = [rank](size_t i) { return Element(rank, i); };
     if (kind == Kind::kReduceScatter) {
       made->AddWithOutput(count, own_rows(rank).size(), element);
+      return made;
+    }
+    if (kind == Kind::kAlltoall) {
+      for (int i = 0; i < size * size; ++i) {
+        made->request.part_bytes.push_back(sent(i / size, i % size) * sizeof(float));
+      }
+      made->AddWithOutput(sent_before(rank, size), Wanted(rank).size(), element);
       return made;
     }
     if (kind != Kind::kAllgather) {
@@ -213,6 +229,10 @@ struct FloatsOf {
     };
     if (kind == Kind::kBroadcast) add(root(), count);
     for (int r = 0; r < size && kind == Kind::kAllgather; ++r) add(r, rows(r));
+    for (int r = 0; r < size && kind == Kind::kAlltoall; ++r) {
+      size_t begin = sent_before(r, rank);
+      for (size_t i = 0; i < sent(r, rank); ++i) wanted.push_back(Element(r, begin + i));
+    }
     if (kind == Kind::kAllreduce) add_sums({0, count});
     if (kind == Kind::kReduceScatter) add_sums(own_rows(rank));
     return wanted;
@@ -229,7 +249,7 @@ struct FloatsOf {
   static double Element(int rank, size_t i) { return static_cast<double>(i % 7) + rank; }
 };
 inline constexpr Kind kKindsOfNccl[] = {Kind::kAllreduce, Kind::kBroadcast, Kind::kAllgather,
-                                        Kind::kReduceScatter};
+                                        Kind::kReduceScatter, Kind::kAlltoall};
 
 // Calls fn(value, dtype), the value being of the dtype's type, for all of them.
 template <typename Fn>

@@ -8,7 +8,7 @@ namespace {
 
 using namespace smddp_test;
 
-constexpr JobShape kScatterJobs[] = {{1, 1}, {2, 1}, {3, 1}, {5, 1}, {4, 2}, {3, 2}};
+constexpr JobShape kScatterJobs[] = {{1, 1}, {2, 1}, {5, 1}, {4, 2}, {3, 2}};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax,
                              ReduceOp::kProduct};
 
@@ -58,7 +58,7 @@ void ScatterEverything(NcclJob* job, int rank, int size) {
       // Averages of floats are scaled by 1/size, which is exact for powers of two only.
       bool exact = std::is_integral_v<T> || (size & (size - 1)) == 0;
       if (op == ReduceOp::kAverage && !exact) continue;
-      for (size_t rows : {ranks * 40, ranks * 40 + 1, size_t{1}, size_t{9001}}) {
+      for (size_t rows : {ranks * 40, ranks * 40 + 1, size_t{1}, size_t{5001}}) {
         Scatter<T>(job, rank, size, dtype, op, {{rows, 5}});
       }
       Scatter<T>(job, rank, size, dtype, op, {{7, 3}, {0, 4}, {ranks * 2, 33}, {1, 1}});

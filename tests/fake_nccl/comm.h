@@ -32,9 +32,18 @@ enum Result {
 
 constexpr int kMostRanks = 16;
 constexpr size_t kChunk = 32 << 10;
+constexpr size_t kLetter = 8 << 10;
 constexpr useconds_t kPoll = 20;
 
-enum class Kind : int { kAllReduce, kBroadcast, kAllGather, kReduceScatter, kReduce };
+enum class Kind : int {
+  kAllReduce,
+  kBroadcast,
+  kAllGather,
+  kReduceScatter,
+  kReduce,
+  kSend,
+  kReceive
+};
 
 // In the file that the ranks share.
 struct Member {
@@ -44,9 +53,16 @@ struct Member {
   Kind kind;
   char data[kChunk];
 };
+// What one rank sends another.
+struct Mail {
+  std::atomic<uint64_t> written, read;
+  uint64_t bytes;  // of the whole message
+  char data[kLetter];
+};
 struct Meeting {
   std::atomic<int> arrived;
   Member members[kMostRanks];
+  Mail mail[kMostRanks][kMostRanks];  // by sender and receiver
 };
 
 inline long Setting(const char* name, long otherwise) {
@@ -78,7 +94,7 @@ struct Comm {
 };
 using Handle = std::shared_ptr<Comm>;
 
-// One call of NCCL; `count` is its argument.
+// One call of NCCL; `count` is its argument. A message has its peer as root, and either array.
 struct Call {
   Kind kind;
   Handle comm;
@@ -90,8 +106,12 @@ struct Call {
   double scalar;
 
   // Elements of this rank's arrays.
-  uint64_t Inputs() const { return kind == Kind::kBroadcast && comm->rank != root ? 0 : Total(); }
+  uint64_t Inputs() const {
+    bool none = kind == Kind::kReceive || (kind == Kind::kBroadcast && comm->rank != root);
+    return none ? 0 : Total();
+  }
   uint64_t Outputs() const {
+    if (kind == Kind::kSend) return 0;
     if (kind == Kind::kReduce && comm->rank != root) return 0;
     return kind == Kind::kAllGather ? count * static_cast<uint64_t>(comm->size) : count;
   }
@@ -187,14 +207,77 @@ bool RunChunk(const Call& call, uint64_t begin, uint64_t n) {
   return all(&Member::read);
 }
 
+// The messages of a group, which go on side by side: one at a time for each pair of ranks.
+struct Exchange {
+  Handle comm;
+  std::vector<Call> calls;
+};
+
+// Sends or receives the next piece of a message, if that is possible now.
+inline bool MoveLetter(const Call& call, uint64_t bytes, uint64_t* done) {
+  Comm& comm = *call.comm;
+  bool sends = call.kind == Kind::kSend;
+  Mail& mail =
+      sends ? comm.meeting->mail[comm.rank][call.root] : comm.meeting->mail[call.root][comm.rank];
+  if ((mail.written == mail.read) != sends) return false;
+  uint64_t n = std::min<uint64_t>(kLetter, bytes - *done);
+  if (sends) {
+    mail.bytes = bytes;
+    std::copy_n(FakeBytes(call.in) + *done, n, mail.data);
+    ++mail.written;
+  } else if (mail.bytes == bytes) {
+    std::copy_n(mail.data, n, FakeBytes(call.out) + *done);
+    ++mail.read;
+  } else {
+    comm.error = kInvalidUsage;  // the real one would hang, or write what nobody expects
+    return false;
+  }
+  *done += n;
+  return true;
+}
+
+inline void RunMessages(const Exchange& exchange) {
+  Comm& comm = *exchange.comm;
+  std::vector<uint64_t> done(exchange.calls.size());
+  for (bool left = true; left && !comm.aborted;) {
+    bool moved = false;
+    left = false;
+    std::vector<std::pair<Kind, int>> busy;  // with an earlier message
+    for (size_t i = 0; i < exchange.calls.size(); ++i) {
+      const Call& call = exchange.calls[i];
+      uint64_t bytes = call.count;
+      WithDType(call.dtype, [&](auto value) { bytes *= sizeof value; });
+      if (done[i] == bytes) continue;
+      left = true;
+      std::pair<Kind, int> way{call.kind, call.root};
+      if (std::find(busy.begin(), busy.end(), way) != busy.end()) continue;
+      busy.push_back(way);
+      moved = MoveLetter(call, bytes, &done[i]) || moved;
+    }
+    if (!moved) usleep(kPoll);
+  }
+}
+
+// Whether a kernel of this rank goes on, or does nothing until it is aborted.
+inline bool Goes(Comm* comm) {
+  bool goes = !comm->aborted;
+  if (goes && Setting("FAKE_NCCL_FAIL", -1) == comm->rank) comm->error = kSystemError;
+  if (comm->error != kSuccess || Setting("FAKE_NCCL_HANG", -1) == comm->rank) {
+    goes = goes && Await(*comm, [] { return false; });
+  }
+  return goes;
+}
+
+inline void RunExchange(void* argument) {
+  std::unique_ptr<Exchange> exchange(static_cast<Exchange*>(argument));
+  if (Goes(exchange->comm.get())) RunMessages(*exchange);
+  --exchange->comm->kernels;
+}
+
 inline void RunKernel(void* argument) {
   std::unique_ptr<Call> call(static_cast<Call*>(argument));
   Comm& comm = *call->comm;
-  bool goes = !comm.aborted;
-  if (goes && Setting("FAKE_NCCL_FAIL", -1) == comm.rank) comm.error = kSystemError;
-  if (comm.error != kSuccess || Setting("FAKE_NCCL_HANG", -1) == comm.rank) {
-    goes = goes && Await(comm, [] { return false; });
-  }
+  bool goes = Goes(&comm);
   WithDType(call->dtype, [&](auto value) {
     using T = decltype(value);
     constexpr uint64_t kMost = kChunk / sizeof(T);

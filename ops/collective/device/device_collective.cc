@@ -1,5 +1,7 @@
 #include "collective/device/device_collective.h"
 
+#include <algorithm>
+
 #include "core/ranges.h"
 
 namespace smddp {
@@ -43,6 +45,18 @@ void SetBytes(const Request& request, DeviceCollective* made) {
   for (Span& span : made->spans) span.count *= Info(request.dtype).size;
 }
 
+// Of an alltoall's parts, those that this rank sends and receives.
+void SetOwnParts(const Request& request, const Topology& topo, DeviceCollective* made) {
+  size_t size = static_cast<size_t>(topo.size), self = static_cast<size_t>(topo.rank);
+  size_t sent = 0, received = 0;
+  made->parts.resize(2 * size);
+  for (size_t r = 0; r < size; ++r) {
+    sent += made->parts[r] = request.part_bytes[self * size + r];
+    received += made->parts[size + r] = request.part_bytes[r * size + self];
+  }
+  made->bytes = std::max(sent, received);
+}
+
 }  // namespace
 
 std::string CannotBeOnDevice(const Request& request) {
@@ -51,6 +65,7 @@ std::string CannotBeOnDevice(const Request& request) {
     case Kind::kBroadcast:
     case Kind::kAllgather:
     case Kind::kReduceScatter:
+    case Kind::kAlltoall:
       break;
     default:
       return std::string("not for ") + KindName(request.kind);
@@ -75,6 +90,11 @@ DeviceCollective CollectiveOf(const Request& request, const Topology& topo) {
       made.kind = DeviceCollective::Kind::kAllgather;
       made.parts = request.part_bytes;
       SetBytes(request, &made);
+      break;
+    case Kind::kAlltoall:
+      made.kind = DeviceCollective::Kind::kAlltoall;
+      SetBytes(request, &made);
+      SetOwnParts(request, topo, &made);
       break;
     case Kind::kReduceScatter:
       made.kind = DeviceCollective::Kind::kReduceScatter;

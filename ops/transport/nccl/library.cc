@@ -46,6 +46,8 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->AllGather, "ncclAllGather");
   find(&library->ReduceScatter, "ncclReduceScatter");
   find(&library->Reduce, "ncclReduce");
+  find(&library->Send, "ncclSend");
+  find(&library->Recv, "ncclRecv");
   return missing.empty() ? "" : "has no " + missing;
 }
 

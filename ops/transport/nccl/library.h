@@ -65,6 +65,8 @@ struct NcclLibrary {
                               void* comm, void* stream);
   NcclResult (*Reduce)(const void* in, void* out, size_t count, int dtype, int op, int root,
                        void* comm, void* stream);
+  NcclResult (*Send)(const void* in, size_t count, int dtype, int peer, void* comm, void* stream);
+  NcclResult (*Recv)(void* out, size_t count, int dtype, int peer, void* comm, void* stream);
   NcclResult (*AllGather)(const void* in, void* out, size_t count, int dtype, void* comm,
                           void* stream);
   NcclResult (*Broadcast)(const void* in, void* out, size_t count, int dtype, int root, void* comm,

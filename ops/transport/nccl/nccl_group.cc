@@ -79,6 +79,9 @@ std::string NcclGroup::Unavailable(Device* device) {
 // Whether the ranks have connected is known alike to all whenever a collective may start; the
 // packer is then there on all ranks or on none.
 std::string NcclGroup::Lacks(Device* device, const DeviceCollective& collective) {
+  if (collective.bytes == 0 && state() == State::kNew) {
+    return "this rank has no elements yet, by which its GPU would be known";
+  }
   if (!Packer::Pays(collective)) return "";
   bool needed = Packer::Needed(collective);
   std::string why;

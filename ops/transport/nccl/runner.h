@@ -82,6 +82,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   Status ReduceScatter(const DeviceCollective& collective, int op);
   Status Broadcast(const DeviceCollective& collective);
   Status Allgather(const DeviceCollective& collective);
+  Status Alltoall(const DeviceCollective& collective);
 
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;

@@ -1,5 +1,6 @@
 // Which calls of NCCL make up a collective.
 #include <algorithm>
+#include <numeric>  // for partial_sum
 
 #include "transport/nccl/runner.h"
 
@@ -109,12 +110,39 @@ Status NcclRunner::Allgather(const DeviceCollective& collective) {
   });
 }
 
+// A send and a receive in each step, to the rank that is as many ranks ahead as the other one is
+// behind: so both ends of a message are in the same step, and in the same group, on all ranks.
+// Empty ones are left out at both ends.
+Status NcclRunner::Alltoall(const DeviceCollective& collective) {
+  size_t ranks = static_cast<size_t>(membership_.size);
+  size_t self = static_cast<size_t>(membership_.rank);
+  const size_t *sent = collective.parts.data(), *received = sent + ranks;
+  std::vector<size_t> sent_at(ranks + 1), received_at(ranks + 1);
+  std::partial_sum(sent, sent + ranks, sent_at.begin() + 1);
+  std::partial_sum(received, received + ranks, received_at.begin() + 1);
+  const Span& span = collective.spans[0];
+  return InGroups("ncclSend and ncclRecv", ranks, [&](size_t step) {
+    size_t to = (self + step) % ranks, from = (self + ranks - step) % ranks;
+    NcclResult result = kNcclSuccess;
+    if (sent[to] > 0) {
+      result = library_->Send(span.in + sent_at[to], sent[to], kNcclUint8, static_cast<int>(to),
+                              comm_, stream_);
+    }
+    bool fine = result == kNcclSuccess || result == kNcclInProgress;
+    if (!fine || received[from] == 0) return result;
+    return library_->Recv(span.out + received_at[from], received[from], kNcclUint8,
+                          static_cast<int>(from), comm_, stream_);
+  });
+}
+
 Status NcclRunner::EnqueueInPlace(const DeviceCollective& collective) {
   switch (collective.kind) {
     case DeviceCollective::Kind::kBroadcast:
       return Broadcast(collective);
     case DeviceCollective::Kind::kAllgather:
       return Allgather(collective);
+    case DeviceCollective::Kind::kAlltoall:
+      return Alltoall(collective);
     default:
       return EnqueueReduction(collective);
   }

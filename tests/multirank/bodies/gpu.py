@@ -48,7 +48,11 @@ def _where_results_are():
 
 
 def _every_collective_in_a_function():
-    """Each reads what a kernel of the GPU has not computed yet when it is called."""
+    """Each reads what a kernel of the GPU has not computed yet when it is called.
+
+    Returns how many NCCL ran.
+    """
+    before = hvd.stats()["nccl_collectives"]
 
     @tf.function
     def moved(x):
@@ -77,6 +81,7 @@ def _every_collective_in_a_function():
         for name, value in wanted.items():
             result = got[name][0] if isinstance(got[name], (tuple, list)) else got[name]
             equal(result, value, f"{name} in step {step}")
+    return hvd.stats()["nccl_collectives"] - before
 
 
 def _trains_as_one_process():
@@ -136,12 +141,13 @@ def _ranks_differ_in_where_tensors_are():
 def every_way():
     """All of the above in one job."""
     _where_results_are()
-    _every_collective_in_a_function()
+    in_function = _every_collective_in_a_function()
     _trains_as_one_process()
     _sixteen_bit_floats_are_summed_in_float32()
     _ranks_differ_in_where_tensors_are()
     stats = hvd.stats()
     report(
+        nccl_in_function=in_function,
         nccl_collectives=stats["nccl_collectives"],
         nccl_packed=stats["nccl_packed"],
         kernels=native.kernels(),
