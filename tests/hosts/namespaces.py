@@ -159,6 +159,22 @@ class Hosts:
         """Of each host's process 1."""
         return [holder.pid for holder in self._holders[1:]]
 
+    def left_behind(self) -> list:
+        """What runs on the hosts beside their process 1, and what lies in their /dev/shm."""
+        left = []
+        for pid, name in zip(self.pids(), self.names, strict=True):
+            root = pathlib.Path(f"/proc/{pid}/root")
+            left += [f"{name}: {path}" for path in (root / "dev/shm").iterdir()]
+            for process in (root / "proc").glob("[0-9]*"):
+                try:
+                    command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                except (FileNotFoundError, ProcessLookupError):
+                    continue  # it has ended meanwhile
+                # One that has ended has no command any more; process 1 collects nobody.
+                if command and process.name != "1":
+                    left.append(f"{name}: process {process.name}, {command}")
+        return left
+
     def sent(self) -> list:
         """The bytes that each host has sent so far, with headers of packets."""
         counts = []

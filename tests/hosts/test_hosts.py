@@ -2,8 +2,10 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
+import time
 
 import pytest
 from namespaces import Hosts, HostsError, why_not
@@ -34,6 +36,39 @@ def test_every_collective(ranks):
         for name, times in row["traffic"].items():
             need = wide if name == "bfloat16" else 1.0
             assert need * 0.99 < times < need * 1.05, (ranks, name, row["traffic"])
+
+
+@pytest.mark.parametrize("ranks", [[2, 2], [1, 1]], ids=lambda ranks: f"{ranks}")
+def test_a_killed_rank(ranks, tmp_path):
+    """In the middle of a sum: all others say so, end within seconds, and nothing is left.
+
+    A peer on its host can name the rank. The others know what they waited for, and that a rank of
+    another host has died.
+    """
+    victim = sum(ranks) - 1
+    with Hosts(2) as hosts:
+        with pytest.raises(HostsError, match="exit") as ended:
+            hosts.mpirun(
+                ranks,
+                [sys.executable, HERE / "body_killed.py", victim, tmp_path],
+                timeout=60,
+                env={"SMDDP_TIMEOUT_SECONDS": "40"},  # what a hang would show as
+            )
+        end, deadline = time.monotonic(), time.monotonic() + 5
+        while hosts.left_behind() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert hosts.left_behind() == []
+    killed = float((tmp_path / f"at{victim}").read_text())
+    assert end - killed < 10, str(ended.value)
+    known = rf"rank {victim} \(process \d+\) died|a rank on another node has died"
+    for survivor in range(victim):
+        text, at = tmp_path / f"text{survivor}", tmp_path / f"at{survivor}"
+        said = (tmp_path / f"err{survivor}").read_text()
+        said += text.read_text() if text.exists() else ""
+        assert re.search(known, said), (survivor, said, str(ended.value))
+        assert "allreduce 'sum" in said, said
+        if at.exists():
+            assert float(at.read_text()) - killed < 2, said
 
 
 def test_hosts_leave_nothing():

@@ -32,25 +32,36 @@ const char* Env(const char* name) {
 // Per process: an init that fails later leaves MPI running for the next one.
 bool we_began_mpi = false;
 
-// In scope while MPI is initialized. A libfabric component of Open MPI 5, for one-sided transfers,
-// takes a second to probe the networks, which ranks of a single node do not need. A user's own
-// setting is kept.
-class QuickStart {
+// A parameter of Open MPI 5 while MPI is initialized. A user's own setting is kept.
+class Parameter {
  public:
-  explicit QuickStart(const LaunchInfo& launch) {
-    const char* local = Env("OMPI_COMM_WORLD_LOCAL_SIZE");
-    bool one_node = local != nullptr && std::atoi(local) == launch.size;
-    set_ = one_node && std::getenv(kComponents) == nullptr;
-    if (set_) ::setenv(kComponents, "^ofi", 0);
+  Parameter(const char* name, const char* value, bool wanted)
+      : name_(name), set_(wanted && std::getenv(name) == nullptr) {
+    if (set_) ::setenv(name_, value, 0);
   }
-  ~QuickStart() {
-    if (set_) ::unsetenv(kComponents);
+  ~Parameter() {
+    if (set_) ::unsetenv(name_);
   }
 
  private:
-  static constexpr const char* kComponents = "OMPI_MCA_btl";
+  const char* name_;
   bool set_;
 };
+
+// A component that uses libfabric for one-sided transfers takes a second to probe the networks,
+// which ranks of a single node do not need.
+bool OnOneNode(const LaunchInfo& launch) {
+  const char* local = Env("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return local != nullptr && std::atoi(local) == launch.size;
+}
+
+// When the connection to a killed rank closes, Open MPI ends this process before it can say what it
+// waited for, unless MPI's fault tolerance is on: then the call fails. That works with messages by
+// "ob1" only (Open MPI's own ft-mpi parameters say so), which mpirun's --mca pml ob1 makes sure of.
+bool MayFailCalls(const LaunchInfo& launch) {
+  const char* layer = Env("OMPI_MCA_pml");
+  return !OnOneNode(launch) && layer != nullptr && std::strcmp(layer, "ob1") == 0;
+}
 
 // Whether to open Open MPI (true) or MPICH, the launcher's library first. Only mpirun implies
 // exactly one of them.
@@ -206,7 +217,8 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   initialized_(&flag);
   if (!flag) {
     int provided = 0;
-    QuickStart quick_start(launch);
+    Parameter quick_start("OMPI_MCA_btl", "^ofi", OnOneNode(launch));
+    Parameter failing_calls("OMPI_MCA_mpi_ft_enable", "1", MayFailCalls(launch));
     int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
     if (error != 0) {
       return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +
@@ -264,7 +276,10 @@ Status MpiLibrary::CheckError(int error, const char* what) const {
   char text[kMaxErrorString] = "";
   int length = 0;
   error_string_(error, text, &length);
-  return {Code::kSystem, std::string(what) + " failed: " + text};
+  bool died = std::strstr(text, "PROC_FAILED") != nullptr;
+  return {Code::kSystem,
+          std::string(what) + " failed: " + text +
+              (died ? "; a rank on another node has died: see the launcher's output" : "")};
 }
 
 Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
