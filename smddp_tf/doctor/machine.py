@@ -10,6 +10,7 @@ import socket
 import struct
 from collections.abc import Mapping
 
+from smddp_tf.doctor import session
 from smddp_tf.doctor.findings import NOTE, WARNING, Finding
 
 _GET_ADDRESS, _GET_MASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK
@@ -65,6 +66,7 @@ def facts(environment: Mapping[str, str]) -> dict:
         shm = shutil.disk_usage(_SHM)
     except OSError:
         shm = None
+    session_folder = session.folder(environment)
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -78,6 +80,8 @@ def facts(environment: Mapping[str, str]) -> dict:
         "shm_free_bytes": shm.free if shm else 0,
         "interfaces": _interfaces(),
         "emulated_nodes": environment.get("SMDDP_NODES", ""),
+        "session_folder": session_folder,
+        "session_file_system": session.file_system(session_folder, _text("/proc/self/mounts")),
     }
 
 

@@ -21,8 +21,9 @@ import time
 
 SUBNET = "10.213.37"
 BIN = pathlib.Path(sys.executable).parent
-# How a host starts: its own name and /dev/shm, then it says so, and waits.
-HOST = 'hostname "$0" && mount -t tmpfs -o size=64m tmpfs /dev/shm && echo ready && exec cat'
+# How a host starts: its own name and /dev/shm, what else is asked for, then it says so, and waits.
+# The shell stays: it is process 1, which collects the processes that lose their parents.
+HOST = 'hostname "$0" && mount -t tmpfs -o size=64m tmpfs /dev/shm && {} && echo ready && cat; exit'
 # What mpirun calls instead of ssh: HOST COMMAND... Each host has a TMPDIR of its own, because
 # daemons name files in it by process ids, which two hosts may both have.
 AGENT = """#!/bin/sh
@@ -92,13 +93,15 @@ class Hosts:
     """So many hosts, until the end of a `with` block.
 
     Args:
-      count: how many; they are named host1, host2, ...
+      count: how many.
       rate: of each host's link in each direction, as tc writes it; None: as fast as the kernel.
+      prefix: they are named host1, host2, ...
+      prepare: a shell command that each runs when it starts.
     """
 
-    def __init__(self, count, rate=None):
-        self.count, self._rate = count, rate
-        self.names = [f"host{i + 1}" for i in range(count)]
+    def __init__(self, count, rate=None, prefix="host", prepare="true"):
+        self.count, self._rate, self._prepare = count, rate, prepare
+        self.names = [f"{prefix}{i + 1}" for i in range(count)]
         self.addresses = [f"{SUBNET}.{i + 1}" for i in range(count)]
         self._holders = []
 
@@ -136,7 +139,7 @@ class Hosts:
                 self._limit(host, "eth0")
 
     def _hold(self, name) -> _Holder:
-        self._holders.append(_Holder(["-n", "-m", "-u"], HOST, name))
+        self._holders.append(_Holder(["-n", "-m", "-u"], HOST.format(self._prepare), name))
         self._ip(self._holders[-1], "link", "set", "lo", "up")
         return self._holders[-1]
 
@@ -159,8 +162,13 @@ class Hosts:
         """Of each host's process 1."""
         return [holder.pid for holder in self._holders[1:]]
 
+    def start(self, host, words, **options) -> subprocess.Popen:
+        """Starts a program on that host; it ends with the host at the latest."""
+        pid = str(self.pids()[host])
+        return subprocess.Popen(["nsenter", "-t", pid, "-n", "-m", "-u", "-p", *words], **options)
+
     def left_behind(self) -> list:
-        """What runs on the hosts beside their process 1, and what lies in their /dev/shm."""
+        """What programs left running on the hosts, or in their /dev/shm."""
         left = []
         for pid, name in zip(self.pids(), self.names, strict=True):
             root = pathlib.Path(f"/proc/{pid}/root")
@@ -170,8 +178,8 @@ class Hosts:
                     command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # it has ended meanwhile
-                # One that has ended has no command any more; process 1 collects nobody.
-                if command and process.name != "1":
+                # One that has ended has no command any more. The host is process 1 and its `cat`.
+                if command not in ("", "cat ") and process.name != "1":
                     left.append(f"{name}: process {process.name}, {command}")
         return left
 

@@ -71,6 +71,21 @@ def test_a_killed_rank(ranks, tmp_path):
             assert float(at.read_text()) - killed < 2, said
 
 
+def test_the_doctor_sees_a_shared_session_folder(tmp_path):
+    """Of Open MPI's daemons of two hosts; with one each there is nothing to say."""
+    program = [sys.executable, "-m", "smddp_tf.doctor", "--quick"]
+    env = {"PYTHONPATH": str(HERE.parents[1])}
+    with Hosts(2) as hosts:
+        # Else both daemons have the same process id, and may disturb each other in that folder.
+        hosts.start(0, ["sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sleep 0 & done; wait"]).wait(9)
+        shared = ["--prtemca", "prte_tmpdir_base", str(tmp_path)]
+        output = hosts.mpirun([1, 1], program, timeout=60, env=env, options=shared)
+        assert re.search(rf"WARNING: host\d and host\d share {tmp_path}, where Open MPI 5", output)
+        output = hosts.mpirun([1, 1], program, timeout=60, env=env)
+        assert "a job can run" in output, output
+        assert "apart by process ids" not in output, output
+
+
 def test_hosts_leave_nothing():
     """Processes and devices of a host end with it, also after a program that fails or hangs."""
     with Hosts(2) as hosts:
