@@ -11,7 +11,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch import command, hosts, mpi, options, supervise
+from smddp_tf.launch import command, hosts, mpi, options, racks, supervise
 from smddp_tf.launch.errors import LaunchError
 
 # Set for ranks that SageMaker's toolkit starts as `mpirun ... smddprun python ...`.
@@ -35,7 +35,7 @@ def this_machine() -> command.Machine:
     return command.Machine(os.geteuid() == 0, _cores(), socket.gethostname())
 
 
-def _hosts(given: argparse.Namespace, environment: Mapping[str, str]) -> list:
+def _hosts(given: argparse.Namespace, environment: Mapping[str, str], topology: str) -> list:
     """The hosts that the options or the environment name; empty: this one."""
     if given.hosts:
         return hosts.parse_hosts(given.hosts)
@@ -45,7 +45,8 @@ def _hosts(given: argparse.Namespace, environment: Mapping[str, str]) -> list:
         except (OSError, UnicodeDecodeError) as error:
             raise LaunchError(f"--hostfile {given.hostfile} cannot be read: {error}") from error
         return hosts.parse_hostfile(text, given.hostfile)
-    return hosts.slurm_hosts(environment) or hosts.sagemaker_hosts(environment)
+    allocated = hosts.slurm_hosts(environment)
+    return racks.ordered(allocated, topology) or hosts.sagemaker_hosts(environment)
 
 
 def _check_nic(nic: str) -> None:
@@ -68,14 +69,23 @@ def _program(given: argparse.Namespace, search: str | None) -> list:
 
 
 def make_job(
-    given: argparse.Namespace, environment: Mapping[str, str], machine: command.Machine
+    given: argparse.Namespace,
+    environment: Mapping[str, str],
+    machine: command.Machine,
+    topology: str = "",
 ) -> command.Job:
     """What to launch.
+
+    Args:
+      given: the command line's options.
+      environment: names hosts, if the options do not.
+      machine: where this runs.
+      topology: Slurm's switches, as racks.ask() returns them.
 
     Raises:
       LaunchError: hosts, ranks or the program are not as they have to be.
     """
-    found = _hosts(given, environment)
+    found = _hosts(given, environment, topology)
     if not found and given.ranks is None:
         raise LaunchError("how many ranks? As in `smddprun -np 4 python train.py`")
     assigned = hosts.assign(found, given.ranks) if found else []
@@ -138,8 +148,9 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if hosts.is_rank(environment):
         _become(given, environment)
     machine = this_machine()
-    job = make_job(given, environment, machine)
     launcher = mpi.ask(mpi.find(given.mpirun, environment.get("PATH")))
+    keeps_order = launcher.keeps_order and not given.srun
+    job = make_job(given, environment, machine, racks.ask(environment) if keeps_order else "")
     if given.srun:
         if shutil.which("srun", path=environment.get("PATH")) is None:
             raise LaunchError("--srun: no srun on PATH; leave it out to use mpirun")

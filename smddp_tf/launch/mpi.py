@@ -31,6 +31,11 @@ class Mpi:
         """The first number of the version."""
         return int(self.version.partition(".")[0])
 
+    @property
+    def keeps_order(self) -> bool:
+        """Whether ranks fill hosts in the order of -H; Open MPI 4 keeps a Slurm allocation's."""
+        return self.kind != "openmpi" or self.major >= 5
+
     def __str__(self) -> str:
         name = {"openmpi": "Open MPI", "mpich": "MPICH"}[self.kind]
         return f"{name} {self.version} ({self.path})"
