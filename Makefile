@@ -2,6 +2,7 @@
 # make test    builds what is missing and runs all tests
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
+# make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
@@ -25,6 +26,7 @@ VENV_MPICH := .venv-mpich
 VENV_DOCS := .venv-docs
 VENV_WHEELS := .venv-wheels
 VENV_CUDA := .venv-cuda
+VENV_SAGEMAKER := .venv-sagemaker
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -46,7 +48,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-quick test-all test-tf-keras test-between soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
+.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers docs clean distclean
 
 train: build
@@ -66,6 +68,9 @@ test-tf-keras: build
 test-between: build $(VENVS_BETWEEN:=/.ready)
 	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,$(addsuffix .py, \
 	  collectives exchange tape order jit handover))
+
+test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
+	$(BIN)/python -m pytest tests/hosts/sagemaker_toolkit.py
 
 soak: soak-schedules soak-programs
 
@@ -125,6 +130,15 @@ $(VENV_WHEELS)/.ready: requirements/wheels.txt
 $(VENV_CUDA)/.ready: requirements/cuda.txt
 	$(PYTHON) -m venv $(VENV_CUDA)
 	$(VENV_CUDA)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
+# sshd is unpacked into the environment, and used by the hosts of the tests only.
+$(VENV_SAGEMAKER)/.ready: requirements/sagemaker.txt requirements/sagemaker-tensorflow.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $(word 1,$^)
+	$(@D)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r $(word 2,$^)
+	mkdir -p $(@D)/debian && cd $(@D)/debian && apt-get download openssh-server libwrap0 && \
+	  for package in *.deb; do dpkg -x $$package ../sshd; done
 	touch $@
 
 $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
@@ -248,4 +262,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER)
