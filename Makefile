@@ -262,4 +262,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER) $(VENV_CUDA)

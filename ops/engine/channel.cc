@@ -1,11 +1,12 @@
 #include "engine/channel.h"
 
 #include <algorithm>
-#include <utility>  // for move
+#include <utility>  // for move, exchange
 
 #include "collective/joined.h"
 #include "core/deadline.h"
 #include "core/log.h"
+#include "core/try_lock.h"
 
 namespace smddp {
 namespace {
@@ -329,16 +330,21 @@ void Channel::Disconnect() {
   resources_.all_ranks.reset();
 }
 
-void Channel::Inspect(double seconds,
+bool Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (queue_.empty()) return;
+  unseen_ += seconds;
+  std::unique_lock<std::mutex> lock = TryLock(mutex_);
+  if (!lock.owns_lock()) return false;
+  seconds = std::exchange(unseen_, 0);
+  if (queue_.empty()) return true;
   Operation* front = queue_.front().get();
-  if (front->collective == nullptr && !follows_) return;
+  if (front->collective == nullptr && !follows_) return true;
   front->waited += seconds;
-  if (front->collective != nullptr) return look(front, front->collective->Missing());
-  // Waiting for its turn: the first rank is late, or has begun an operation that this rank has not.
-  look(front, {resources_.topology->job_ranks[0]});
+  // An operation that waits for its turn: the first rank is late, or has begun one that this rank
+  // has not.
+  look(front, front->collective != nullptr ? front->collective->Missing()
+                                           : std::vector<int>{resources_.topology->job_ranks[0]});
+  return true;
 }
 
 ChannelStats Channel::Stats() const {

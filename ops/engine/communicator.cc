@@ -275,9 +275,11 @@ Status Communicator::RemoveSet(int number) {
 
 // ---- the monitor's view -------------------------------------------------------------------------
 
-void Communicator::InspectAll(
+bool Communicator::InspectAll(
     double seconds, const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  for (const auto& set : OwnSets()) set->Inspect(seconds, look);
+  bool all = true;
+  for (const auto& set : OwnSets()) all &= set->Inspect(seconds, look);
+  return all;
 }
 
 void Communicator::InspectPlans(double seconds,

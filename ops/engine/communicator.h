@@ -46,7 +46,7 @@ class Communicator : public Watched {
   Status Agree(const std::string& text);
 
   // The interface of the monitor.
-  void InspectAll(double seconds,
+  bool InspectAll(double seconds,
                   const std::function<void(Operation*, const std::vector<int>&)>& look) override;
   void InspectPlans(
       double seconds,

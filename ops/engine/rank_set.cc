@@ -259,10 +259,10 @@ void RankSet::ProgressLoop() {
   }
 }
 
-void RankSet::Inspect(double seconds,
+bool RankSet::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  direct_.Inspect(seconds, look);
-  gradients_.Inspect(seconds, look);
+  bool direct = direct_.Inspect(seconds, look);
+  return gradients_.Inspect(seconds, look) && direct;
 }
 
 }  // namespace smddp

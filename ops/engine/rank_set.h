@@ -68,7 +68,7 @@ class RankSet {
   void Close(const Status& reason);
 
   // For the monitor: reports the operations that this rank is waiting for.
-  void Inspect(double seconds,
+  bool Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
   Status InspectCycles(double seconds) { return cycles_.Look(seconds, &direct_, &gradients_); }

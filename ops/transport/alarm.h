@@ -15,7 +15,8 @@ class Alarm {
   virtual ~Alarm() = default;
   // Notifies the other nodes without blocking. Called at most once.
   virtual void Raise(int code, const std::string& text) = 0;
-  // Whether another node has raised its alarm.
+  // Whether another node has raised its alarm. False too where it cannot be known within 20 ms: ask
+  // again.
   virtual bool Heard(int* code, std::string* text) = 0;
 };
 

@@ -226,10 +226,11 @@ void Monitor::Break(const Status& own) {
   std::string text = own.message();
   int posted = shm_->Failure(&text);
   Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
-  // A failure heard from another node went to all nodes already; repeating it is harmless.
-  if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
   PrepareLastWords("");
   LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());
+  // A failure heard from another node went to all nodes already; repeating it is harmless. Not
+  // before the log, as it waits for whoever is inside MPI.
+  if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
   watched_->FailAll(failure);
 }
 
@@ -239,7 +240,7 @@ void Monitor::Break(const Status& own) {
 // for.
 void Monitor::AnswerTermination() {
   Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
-  bool pending = true, told = SaidLastWords();
+  bool pending = true, told = SaidLastWords(), seen = true;
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
     for (int p = 0; dead < 0 && p < shm_->size(); ++p) {
@@ -251,16 +252,18 @@ void Monitor::AnswerTermination() {
     }
     Tick(kTickMs / 1000.0);
     pending = false;
-    watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
+    seen = watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
       pending = true;
       if (dead < 0 && !told) LogError(DescribeTermination(*operation, missing));
       told = true;
     });
+    pending |= !seen;
     if (topo_.local_size == 1) break;
     ::usleep(kTickMs * 1000);
   }
-  if (!broken_ && dead >= 0) {
-    LogError("last collectives of this rank:\n" + watched_->FlightRecord());
+  if (!broken_ && (dead >= 0 || (!seen && !told))) {
+    LogError((dead >= 0 ? "" : "ended by SIGTERM; ") +
+             std::string("last collectives of this rank:\n") + watched_->FlightRecord());
   }
   Terminate();
 }

@@ -17,8 +17,9 @@ class Watched {
  public:
   virtual ~Watched() = default;
 
-  // Calls look(operation, missing job ranks) for each operation that waits for peers.
-  virtual void InspectAll(double seconds,
+  // Calls look(operation, missing job ranks) for each operation that waits for peers. False if a
+  // channel could not be looked at within some 20 ms, as another thread is inside MPI.
+  virtual bool InspectAll(double seconds,
                           const std::function<void(Operation*, const std::vector<int>&)>& look) = 0;
   // Calls look(missing bucket, seconds waited) once per process set, with "" if no step is waiting.
   virtual void InspectPlans(

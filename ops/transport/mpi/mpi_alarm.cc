@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "core/try_lock.h"
 #include "transport/alarm.h"
 
 namespace smddp {
@@ -40,7 +41,8 @@ class MpiAlarm : public Alarm {
   }
 
   bool Heard(int* code, std::string* text) override {
-    std::lock_guard<std::mutex> lock(mpi_->mutex());
+    std::unique_lock<std::mutex> lock = TryLock(mpi_->mutex());
+    if (!lock.owns_lock()) return false;
     for (int node = 0; node < size_; ++node) {
       // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; it is never read.
       alignas(8) char status[64];
