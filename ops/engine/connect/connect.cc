@@ -9,6 +9,7 @@
 
 #include "core/deadline.h"
 #include "core/log.h"
+#include "engine/connect/choose_job.h"
 #include "engine/connect/measure_link.h"
 #include "transport/mpi/mpi_group.h"
 #include "transport/nccl/nccl_group.h"
@@ -198,65 +199,6 @@ void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* co
     connection->channels[channel].devices = connection->devices.get();
     connection->channels[channel].turn = connection->devices != nullptr ? turn : nullptr;
   }
-}
-
-// Why the listed ranks cannot form a job; "" if they can.
-std::string ListProblem(const std::vector<int>& ranks, int size) {
-  std::string last = std::to_string(size - 1);
-  std::vector<bool> seen(size);
-  for (int r : ranks) {
-    if (r < 0 || r >= size) {
-      return "init(comm=...) lists rank " + std::to_string(r) + "; the ranks are 0 to " + last;
-    }
-    if (seen[r]) return "init(comm=...) lists rank " + std::to_string(r) + " twice";
-    seen[r] = true;
-  }
-  return "";
-}
-
-// Restricts the job to the listed ranks, in that order; a rank that is not listed is a job of its
-// own. Disjoint lists make several jobs.
-Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
-  int size = mpi->size(), rank = mpi->rank();
-  std::string problem = ListProblem(ranks, size);
-  // An empty list stands for all ranks. Lists are compared by a hash, since they may be long.
-  std::vector<int> all(size), list = ranks;
-  std::iota(all.begin(), all.end(), 0);
-  if (list.empty()) list = all;
-  auto hash_of = [](const std::vector<int>& members) {
-    uint64_t hash = members.size();
-    for (int r : members) hash = (hash ^ static_cast<uint64_t>(r)) * 0x9e3779b97f4a7c15ull;
-    return hash;
-  };
-
-  uint64_t own = hash_of(list);
-  std::vector<uint64_t> hashes(size);
-  Status status = mpi->Allgather(&own, sizeof own, hashes.data());
-  if (!status.ok()) return status;
-  for (int r : list) {
-    if (!problem.empty() || hashes[r] == own) continue;
-    problem = "rank " + std::to_string(r) + " is in the list that rank " + std::to_string(rank) +
-              " gave to init(comm=...), but gave another list itself; all ranks of a list must "
-              "give the same";
-  }
-  int ok = problem.empty();
-  std::vector<int> oks(size);
-  status = mpi->Allgather(&ok, sizeof ok, oks.data());
-  if (!status.ok()) return status;
-  if (!ok) return {Code::kUsage, problem};
-  for (int r = 0; r < size; ++r) {
-    if (!oks[r]) {
-      return {Code::kUsage, "rank " + std::to_string(r) +
-                                " gave an invalid list to init(comm=...); its own error "
-                                "says why"};
-    }
-  }
-  bool everybody = true;
-  for (uint64_t hash : hashes) everybody = everybody && hash == hash_of(all);
-  if (everybody) return {};
-  auto place = std::find(list.begin(), list.end(), rank);
-  if (place == list.end()) return mpi->Restrict(size + rank, 0);
-  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
 }
 
 // The calls after this one have no timeout, so first make sure that all ranks are here.
