@@ -12,6 +12,8 @@ namespace {
 // Per rank, when descriptions are exchanged between nodes.
 constexpr size_t kCrossNodeDetailBytes = 8 << 10;
 
+const std::vector<int> kAllRanks;
+
 }  // namespace
 
 Pipeline::Pipeline(ChannelResources* resources, const Request* request, size_t num_chunks,
@@ -36,7 +38,7 @@ Progress Pipeline::Advance() {
       step = TryStage() || step;
       if (!status_.ok()) state_ = State::kDone;
       if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
-          (!lends_ || UnpackedByAll(base_ + num_chunks_))) {
+          (!lends_ || Reached(&ChannelCell::unpacked, base_ + num_chunks_, kAllRanks))) {
         bool concluded = Conclude(&moved);
         if (concluded) {
           resources_->next_chunk = base_ + num_chunks_;
@@ -59,33 +61,27 @@ void Pipeline::Publish(std::atomic<uint64_t>* counter, uint64_t value) {
   shm_->RingPeers();
 }
 
-bool Pipeline::SlotFree(size_t i) const {
-  uint64_t end = base_ + i + 1;
-  return end <= kSlots || UnpackedByAll(end - kSlots);
-}
-
-bool Pipeline::UnpackedByAll(uint64_t chunks) const {
-  for (int p = 0; p < shm_->size(); ++p) {
-    const auto& unpacked = shm_->channel_cell(p, resources_->index).unpacked;
-    if (unpacked.load(std::memory_order_acquire) < chunks) return false;
+bool Pipeline::Reached(std::atomic<uint64_t> ChannelCell::* counter, uint64_t value,
+                       const std::vector<int>& awaited) const {
+  size_t count = awaited.empty() ? static_cast<size_t>(shm_->size()) : awaited.size();
+  for (size_t k = 0; k < count; ++k) {
+    int p = awaited.empty() ? static_cast<int>(k) : awaited[k];
+    const ChannelCell& cell = shm_->channel_cell(p, resources_->index);
+    if ((cell.*counter).load(std::memory_order_acquire) < value) return false;
   }
   return true;
+}
+
+// Any rank may have read what lies in the slots from an earlier operation, and the header of this
+// one.
+bool Pipeline::SlotFree(size_t i) const {
+  uint64_t end = base_ + i + 1;
+  return end <= kSlots ||
+         Reached(&ChannelCell::unpacked, end - kSlots, i < kSlots ? kAllRanks : awaited_);
 }
 
 bool Pipeline::StagedByAll(size_t i) const {
-  for (int p = 0; p < shm_->size(); ++p) {
-    const auto& staged = shm_->channel_cell(p, resources_->index).staged;
-    if (staged.load(std::memory_order_acquire) <= base_ + i) return false;
-  }
-  return true;
-}
-
-bool Pipeline::CombinedByAll(size_t i) const {
-  for (int p = 0; p < shm_->size(); ++p) {
-    const auto& combined = shm_->channel_cell(p, resources_->index).combined;
-    if (combined.load(std::memory_order_acquire) <= base_ + i) return false;
-  }
-  return true;
+  return Reached(&ChannelCell::staged, base_ + i + 1, i == 0 ? kAllRanks : awaited_);
 }
 
 bool Pipeline::TryStage() {
@@ -138,13 +134,19 @@ bool Pipeline::TryCombine() {
 }
 
 bool Pipeline::TryUnpack() {
-  if (one_hop_ || unpacked_ == num_chunks_ || !CombinedByAll(unpacked_)) return false;
+  if (one_hop_ || unpacked_ == num_chunks_ ||
+      !Reached(&ChannelCell::combined, base_ + unpacked_ + 1, awaited_)) {
+    return false;
+  }
   if (unpacked_ == 0 && AnyVerdict()) {
     state_ = State::kMismatchPost;
     return true;
   }
   bool timed = resources_->staging_choice.TimesReads(kind_);
-  for (int owner = 0; owner < shm_->size(); ++owner) {
+  for (int owner = 0; owner < shm_->size() && awaited_.empty(); ++owner) {
+    if (owner != shm_->rank()) UnpackTimed(unpacked_, owner, timed);
+  }
+  for (int owner : awaited_) {
     if (owner != shm_->rank()) UnpackTimed(unpacked_, owner, timed);
   }
   ++unpacked_;
@@ -224,18 +226,9 @@ bool Pipeline::AdvanceMismatch() {
 bool Pipeline::MismatchInNode() {
   ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   uint64_t report = resources_->mismatches + 1;
-  auto reached = [&](std::atomic<uint64_t> ChannelCell::* counter, uint64_t value) {
-    for (int p = 0; p < shm_->size(); ++p) {
-      if ((shm_->channel_cell(p, resources_->index).*counter).load(std::memory_order_acquire) <
-          value) {
-        return false;
-      }
-    }
-    return true;
-  };
   if (state_ == State::kMismatchPost) {
     // Peers may still be reading the text of the previous report.
-    if (!reached(&ChannelCell::detail_read, report - 1)) return false;
+    if (!Reached(&ChannelCell::detail_read, report - 1, kAllRanks)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[resources_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
     shm_->cell(shm_->rank()).mismatches[resources_->index] = OwnReport();
@@ -244,7 +237,7 @@ bool Pipeline::MismatchInNode() {
     return true;
   }
 
-  if (!reached(&ChannelCell::detail_posted, report)) return false;
+  if (!Reached(&ChannelCell::detail_posted, report, kAllRanks)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports;

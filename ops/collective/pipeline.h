@@ -69,6 +69,12 @@ class Pipeline : public Collective {
     lends_ = true;
     kind_ = -1;
   }
+  // The algorithm writes its slots through the cache or past it as it sees fit; nothing is
+  // measured.
+  void ChooseNoStaging() { kind_ = -1; }
+  // Only these ranks read this rank's slots, and it theirs: once all ranks have begun the operation
+  // it waits for these alone. This rank is one of them.
+  void AwaitOnly(std::vector<int> ranks) { awaited_ = std::move(ranks); }
   void Fail(Status status) { status_ = std::move(status); }
   // Whether the oldest exchange of the owners' group has; false too if it failed.
   bool ExchangeHasEnded();
@@ -76,6 +82,9 @@ class Pipeline : public Collective {
   void NoteProgress() { progressed_ = true; }
   bool StagedByAll(size_t i) const;
   size_t num_chunks() const { return num_chunks_; }
+  // The number of chunk i in the channel; a counter is past it when it is larger.
+  uint64_t ChunkNumber(size_t i) const { return base_ + i; }
+  void Publish(std::atomic<uint64_t>* counter, uint64_t value);
 
   ChannelResources* resources_;
   const Request* request_;
@@ -97,9 +106,10 @@ class Pipeline : public Collective {
   bool Verify();
   SlotHeader OwnHeader() const;
   bool CompareAcrossNodes();
-  bool CombinedByAll(size_t i) const;
   bool SlotFree(size_t i) const;
-  bool UnpackedByAll(uint64_t chunks) const;
+  // Whether the counters of all awaited ranks have come to `value`.
+  bool Reached(std::atomic<uint64_t> ChannelCell::* counter, uint64_t value,
+               const std::vector<int>& awaited) const;
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
@@ -108,7 +118,6 @@ class Pipeline : public Collective {
   MismatchReport OwnReport() const;
   void Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,
               const std::vector<std::string>& texts);
-  void Publish(std::atomic<uint64_t>* counter, uint64_t value);
 
   uint64_t base_;
   uint64_t signature_;
@@ -117,6 +126,7 @@ class Pipeline : public Collective {
   int kind_;          // of the operation; see StagingChoice
   size_t bytes_ = 0;  // written or read in the present step
   bool lends_ = false;
+  std::vector<int> awaited_;  // empty: all ranks
   State state_ = State::kRunning;
   bool verified_ = false;
   bool progressed_ = false;

@@ -13,6 +13,7 @@
 #include "collective/host/joined_move.h"
 #include "collective/host/move.h"
 #include "collective/host/single_copy.h"
+#include "collective/host/sockets_allreduce.h"
 #include "kernels/cpu/copy.h"
 
 namespace smddp {
@@ -23,7 +24,7 @@ struct Entry {
   const char* name;
   Kind kind;
   std::string (*cannot)(const ChannelResources&, const Request&);
-  std::string (*reject_if)(const Selector&, const Request&);
+  std::string (*reject_if)(const Selector&, const ChannelResources&, const Request&);
   std::unique_ptr<Collective> (*make)(ChannelResources*, const Request*);
 };
 
@@ -38,24 +39,32 @@ std::string OneNodeOnly(const ChannelResources& resources, const Request&) {
 std::string SeveralNodes(const ChannelResources& resources, const Request&) {
   return resources.topology->num_nodes == 1 ? "there is a single node" : "";
 }
-std::string Never(const Selector&, const Request&) { return ""; }
-std::string SmallOnly(const Selector& selector, const Request& request) {
+std::string Never(const Selector&, const ChannelResources&, const Request&) { return ""; }
+std::string SmallOnly(const Selector& selector, const ChannelResources&, const Request& request) {
   return request.bytes() > selector.oneshot_bytes ? "the payload is large" : "";
 }
+std::string ManyFarBytesOnly(const Selector& selector, const ChannelResources& resources,
+                             const Request& request) {
+  return request.bytes() < selector.sockets_bytes
+             ? "the payload is small"
+             : SocketsAllreduce::DoesNotPay(resources, request);
+}
 
-std::string NotSmall(const Selector& selector, const Request& request) {
+std::string NotSmall(const Selector& selector, const ChannelResources&, const Request& request) {
   return request.moved_bytes() < selector.single_copy_bytes ? "the payload is small" : "";
 }
 // For large payloads the slots are faster than a single copy: root and readers copy at the same
 // time, and the readers bypass their caches.
-std::string RejectUnlessMidSized(const Selector& selector, const Request& request) {
+std::string RejectUnlessMidSized(const Selector& selector, const ChannelResources& resources,
+                                 const Request& request) {
   return request.moved_bytes() >= kPastCachesBytes ? "the payload is large"
-                                                   : NotSmall(selector, request);
+                                                   : NotSmall(selector, resources, request);
 }
 
 // The mean is over parts that are not empty: what messages would carry if each pair of ranks sent
 // its own. All ranks know the parts, so all choose alike.
-std::string SmallPartsOnly(const Selector& selector, const Request& request) {
+std::string SmallPartsOnly(const Selector& selector, const ChannelResources&,
+                           const Request& request) {
   bool large = HierarchicalAlltoall::MeanPart(request) >= selector.alltoall_aggregate_bytes;
   return large ? "the parts are large" : "";
 }
@@ -63,6 +72,8 @@ std::string SmallPartsOnly(const Selector& selector, const Request& request) {
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
+    {"sockets", Kind::kAllreduce, SocketsAllreduce::Cannot, ManyFarBytesOnly,
+     New<SocketsAllreduce>},
     {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
     {"hierarchical", Kind::kAllreduce, SeveralNodes, Never, New<HierarchicalAllreduce>},
     {"vote", Kind::kVote, OneNodeOnly, Never, New<VoteInNode>},
@@ -117,7 +128,7 @@ std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Re
       if (entry.kind != kind) continue;
       std::string reason = entry.cannot(*resources, *request);
       if (reason.empty() && pass == 0 && forced_allreduce != entry.name) reason = "not forced";
-      if (reason.empty() && pass == 1) reason = entry.reject_if(*this, *request);
+      if (reason.empty() && pass == 1) reason = entry.reject_if(*this, *resources, *request);
       if (why != nullptr) {
         *why += std::string(entry.name) + ": " + (reason.empty() ? "taken" : reason) + "\n";
       }

@@ -11,6 +11,9 @@ namespace smddp {
 struct Selector {
   // Payloads up to this take the one-hop allreduce. Measured on 2 ranks; see docs/performance.md.
   size_t oneshot_bytes = 16 << 10;
+  // From this size on, allreduces go socket by socket where that halves what crosses between
+  // sockets. By a model of costs; see docs/performance.md.
+  size_t sockets_bytes = 64 << 10;
   // From this size on, payloads are read directly from the peers' memory where possible.
   size_t single_copy_bytes = 32 << 10;
   // Between nodes, alltoalls whose parts have fewer bytes than this on average are aggregated by

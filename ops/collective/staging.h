@@ -46,6 +46,7 @@ class StagingChoice {
   static int KindOf(size_t bytes, size_t chunks, bool one_hop);
 
   void Force(StagingMode mode) { mode_ = mode; }
+  StagingMode mode() const { return mode_; }
   // How the next chunk of an operation of this kind is written.
   Writing Next(int kind);
   // Whether to time the write for which Next() was called last, and to choose after it.

@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/binding.h"
+#include "engine/connect/sockets.h"
 #include "engine/farewell.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
@@ -353,6 +354,7 @@ std::string Communicator::StatsJson() const {
       << ", \"tuning\": "
       << context_->config.tuning.Json(everybody_->shm()->chunk_bytes(),
                                       selector_.alltoall_aggregate_bytes)
+      << ", \"sockets\": " << SocketsJson(topology())
       << ", \"staging\": " << StagingJson(*everybody_->shm(), topology()) << "}";
   return out.str();
 }

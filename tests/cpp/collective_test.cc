@@ -2,6 +2,7 @@
 // data that differ by rank and sum exactly.
 #include <cstring>
 
+#include "allreduce_values.h"
 #include "check.h"
 #include "inproc_job.h"
 
@@ -9,76 +10,19 @@ namespace {
 
 using namespace smddp;
 using smddp_test::Case;
+using smddp_test::Expected;
 using smddp_test::InprocJob;
+using smddp_test::Input;
 using smddp_test::kChunk;
 using smddp_test::kJobs;
 using smddp_test::RunRanks;
+using smddp_test::TypeOf;
 using Shape = smddp_test::JobShape;
 
 // 0, 1, around the number of ranks, and several chunks with an uneven end.
 std::vector<size_t> Counts(int size) {
   size_t n = static_cast<size_t>(size);
   return {0, 1, n - 1, n, n + 1, 1000, 3 * kChunk / 4 + 1, 20011};
-}
-
-template <typename T>
-struct TypeOf;
-template <>
-struct TypeOf<float> {
-  static constexpr DType value = DType::kFloat32;
-};
-template <>
-struct TypeOf<double> {
-  static constexpr DType value = DType::kFloat64;
-};
-template <>
-struct TypeOf<int32_t> {
-  static constexpr DType value = DType::kInt32;
-};
-template <>
-struct TypeOf<int64_t> {
-  static constexpr DType value = DType::kInt64;
-};
-template <>
-struct TypeOf<uint8_t> {
-  static constexpr DType value = DType::kUint8;
-};
-template <>
-struct TypeOf<int8_t> {
-  static constexpr DType value = DType::kInt8;
-};
-
-// Element i of rank r: small, different by rank and position.
-template <typename T>
-T Input(int rank, size_t i) {
-  return static_cast<T>(1 + (static_cast<size_t>(rank) * 3 + i) % 5);
-}
-
-template <typename T>
-T Expected(ReduceOp op, int size, size_t i) {
-  double sum = 0, low = 100, high = 0, product = 1;
-  for (int r = 0; r < size; ++r) {
-    double v = static_cast<double>(Input<T>(r, i));
-    sum += v;
-    low = std::min(low, v);
-    high = std::max(high, v);
-    product *= v;
-  }
-  switch (op) {
-    case ReduceOp::kAverage:
-      return std::is_integral_v<T> ? static_cast<T>(static_cast<int64_t>(sum) / size)
-                                   : static_cast<T>(sum) * static_cast<T>(1.0 / size);
-    case ReduceOp::kMin:
-      return static_cast<T>(low);
-    case ReduceOp::kMax:
-      return static_cast<T>(high);
-    case ReduceOp::kProduct:
-      // wraps as the type does
-      return std::is_integral_v<T> ? static_cast<T>(static_cast<int64_t>(product))
-                                   : static_cast<T>(product);
-    default:
-      return static_cast<T>(sum);
-  }
 }
 
 // The payload in three tensors, one of them empty, in place or not.

@@ -12,19 +12,6 @@ namespace {
 constexpr int kMaxCores = 8192;
 constexpr int kMaxAncestors = 16;
 
-// The cores on which a process may run, by number.
-std::vector<bool> CoresOf(int pid) {
-  cpu_set_t* set = CPU_ALLOC(kMaxCores);
-  size_t bytes = CPU_ALLOC_SIZE(kMaxCores);
-  CPU_ZERO_S(bytes, set);
-  std::vector<bool> cores(kMaxCores);
-  if (::sched_getaffinity(pid, bytes, set) == 0) {
-    for (int core = 0; core < kMaxCores; ++core) cores[core] = CPU_ISSET_S(core, bytes, set);
-  }
-  CPU_FREE(set);
-  return cores;
-}
-
 int Count(const std::vector<bool>& cores) {
   int n = 0;
   for (bool core : cores) n += core;
@@ -59,6 +46,18 @@ int FindLauncher() {
 }
 
 }  // namespace
+
+std::vector<bool> CoresOf(int pid) {
+  cpu_set_t* set = CPU_ALLOC(kMaxCores);
+  size_t bytes = CPU_ALLOC_SIZE(kMaxCores);
+  CPU_ZERO_S(bytes, set);
+  std::vector<bool> cores(kMaxCores);
+  if (::sched_getaffinity(pid, bytes, set) == 0) {
+    for (int core = 0; core < kMaxCores; ++core) cores[core] = CPU_ISSET_S(core, bytes, set);
+  }
+  CPU_FREE(set);
+  return cores;
+}
 
 std::string BindingAdvice(int used, int available, int ranks, LaunchInfo::Launcher launcher) {
   if (used == 0 || 2 * used > available) return "";

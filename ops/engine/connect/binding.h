@@ -1,4 +1,5 @@
-// Detects that mpirun bound the node's ranks to too few cores, which makes TensorFlow slow.
+// The cores to which ranks are bound, and whether mpirun bound the node's ranks to too few, which
+// makes TensorFlow slow.
 #pragma once
 
 #include <string>
@@ -7,6 +8,9 @@
 #include "transport/bootstrap/launch.h"
 
 namespace smddp {
+
+// The cores on which a process may run, by number; process 0: the calling thread.
+std::vector<bool> CoresOf(int pid);
 
 // The warning; "" if nothing is wrong. `used`: cores that the node's ranks may use together, out of
 // `available`, those that the launcher itself may use.

@@ -11,6 +11,7 @@
 #include "core/log.h"
 #include "engine/connect/choose_job.h"
 #include "engine/connect/measure_link.h"
+#include "engine/connect/sockets.h"
 #include "transport/mpi/mpi_group.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
@@ -26,6 +27,7 @@ struct Announcement {
   int ok;                           // this rank has created the segment, or attached to it
   uint64_t secret, secret_address;  // a word of this process, and its address
   int reads_peers;                  // this rank has read the words of all ranks of its node
+  int socket;                       // on which it runs, or Topology::kUnknownSocket
 };
 
 // On a busy machine, processes launched together start seconds apart.
@@ -114,6 +116,7 @@ Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection
     return mpi.Allgather(&own, sizeof own, all->data());
   };
   Announcement own{};
+  own.socket = OwnSocket();
   std::string key = KeyOf(*config, mpi);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
   std::vector<Announcement> all;
@@ -122,8 +125,13 @@ Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection
     Status status = exchange(own, &all);
     if (!status.ok()) return status;
     std::vector<std::string> keys;
-    for (const Announcement& one : all) keys.emplace_back(one.key);
+    std::vector<int> sockets;
+    for (const Announcement& one : all) {
+      keys.emplace_back(one.key);
+      sockets.push_back(one.socket);
+    }
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
+    PlaceOnSockets(config->sockets, sockets, &connection->topology);
     const Topology& topo = connection->topology;
     status = MeasureBetweenNodes(mpi, topo, &config->tuning);
     if (!status.ok()) return status;
@@ -320,6 +328,7 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
   std::vector<Announcement> all;
   Status problem, status;
   if (member) {
+    PlaceAsInJob(job, &connection->topology);
     size_t bytes = SegmentBytes(context->config, connection->topology);
     status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &problem);
   } else {
