@@ -79,6 +79,7 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
                    Status* problem) {
   const Topology& topo = connection->topology;
   Segment* segment = &connection->segment;
+  Range part = ShmGroup::PartOf(topo.local_rank, topo.local_size, ChunkBytes(config, topo));
   own->ok = 1;
   own->pid = static_cast<int>(::getpid());
   own->secret = Segment::NewCookie();
@@ -86,6 +87,7 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   if (config.single_copy) LetPeersRead();
   if (topo.local_rank == 0) {
     *problem = segment->Create(bytes);
+    if (problem->ok()) *problem = segment->Commit(part);
     own->fd = segment->fd();
     own->ok = problem->ok();
     if (own->ok) *Cookie(segment->memory()) = own->secret;
@@ -97,6 +99,8 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
   if (topo.local_rank != 0) {
     if (leader.ok) *problem = segment->Attach(leader.pid, leader.fd, bytes);
     own->ok = leader.ok && problem->ok() && *Cookie(segment->memory()) == leader.secret;
+    if (own->ok) *problem = segment->Commit(part);
+    own->ok = own->ok && problem->ok();
   }
   own->reads_peers = config.single_copy && ReadsPeers(topo, *all);
   status = exchange(*own, all);

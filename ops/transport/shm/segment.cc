@@ -38,16 +38,18 @@ Status Segment::Create(size_t bytes) {
   if (fd_ < 0) return SystemError("memfd_create");
   if (::fchmod(fd_, 0600) != 0) return SystemError("fchmod of the shared segment");
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return SystemError("ftruncate");
-  int error = ::posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
-  if (error != 0) {
-    return {Code::kSystem,
-            "no " + std::to_string(bytes >> 10) +
-                " KiB of memory for the segment that the ranks of this node share (" +
-                std::strerror(error) +
-                "); raise the memory limit or lower "
-                "SMDDP_CHUNK_BYTES"};
-  }
   return Map(bytes);
+}
+
+Status Segment::Commit(Range part) {
+  int error =
+      ::posix_fallocate(fd_, static_cast<off_t>(part.begin), static_cast<off_t>(part.size()));
+  if (error == 0) return {};
+  return {Code::kSystem, "no " + std::to_string(part.size() >> 10) +
+                             " KiB of memory for the segment that the ranks of this node share (" +
+                             std::strerror(error) +
+                             "); raise the memory limit or lower "
+                             "SMDDP_CHUNK_BYTES"};
 }
 
 Status Segment::Attach(int creator_pid, int creator_fd, size_t bytes) {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <string>
 
+#include "core/ranges.h"
 #include "core/status.h"
 
 namespace smddp {
@@ -21,10 +22,12 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(Segment&& other) noexcept;
 
-  // Zeroed and committed at once, so that a lack of memory is an error here instead of a SIGBUS
-  // later.
+  // Zeroed. No part may be used before some rank has committed it.
   Status Create(size_t bytes);
   Status Attach(int creator_pid, int creator_fd, size_t bytes);
+  // Reserves memory for a part of the segment, so that a lack of it is an error here instead of a
+  // SIGBUS later; from the memory that is next to the calling rank's core.
+  Status Commit(Range part);
   // Call it once all peers have attached.
   void CloseDescriptor();
 

@@ -58,6 +58,12 @@ size_t ShmGroup::BytesNeeded(int local_size, size_t chunk_bytes) {
   return SlotsOffset(local_size) + SlotBytes(chunk_bytes) * kSlots * kChannels * local_size;
 }
 
+Range ShmGroup::PartOf(int local_rank, int local_size, size_t chunk_bytes) {
+  size_t each = SlotBytes(chunk_bytes) * kSlots * kChannels;
+  size_t begin = SlotsOffset(local_size) + each * static_cast<size_t>(local_rank);
+  return {local_rank == 0 ? 0 : begin, begin + each};
+}
+
 std::string ShmGroup::Layout() {
   std::string text;
   for (size_t size :

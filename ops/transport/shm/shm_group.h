@@ -15,6 +15,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/ranges.h"
+
 namespace smddp {
 
 constexpr int kChannels = 2;
@@ -112,6 +114,9 @@ static_assert(sizeof(SlotHeader) == 64, "a line of the cache");
 class ShmGroup {
  public:
   static size_t BytesNeeded(int local_size, size_t chunk_bytes);
+  // The part of the memory that a rank commits: its slots, in whole pages, and on the first rank
+  // all that lies before the slots.
+  static Range PartOf(int local_rank, int local_size, size_t chunk_bytes);
   // The sizes of all structures in the memory: ranks whose libraries differ in them cannot share
   // it.
   static std::string Layout();
