@@ -65,7 +65,7 @@ def sockets(k, width, cost):
         into_socket=k * share * (width + 1),
         memory=2 + 2 * (width + 1) / n,
         near_lines=3 * (k - 1),
-        far_lines=5,
+        far_lines=2,  # reduced, summed
         near_hops=1,
         far_hops=3,  # the first chunk is staged by all; reduced, summed; near: combined
     )

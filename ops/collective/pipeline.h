@@ -72,8 +72,8 @@ class Pipeline : public Collective {
   // The algorithm writes its slots through the cache or past it as it sees fit; nothing is
   // measured.
   void ChooseNoStaging() { kind_ = -1; }
-  // Only these ranks read this rank's slots, and it theirs: once all ranks have begun the operation
-  // it waits for these alone. This rank is one of them.
+  // Once all ranks have begun the operation, each phase waits for these alone, of which this rank
+  // is one. Whatever others read in this rank's slots is the algorithm's affair.
   void AwaitOnly(std::vector<int> ranks) { awaited_ = std::move(ranks); }
   void Fail(Status status) { status_ = std::move(status); }
   // Whether the oldest exchange of the owners' group has; false too if it failed.

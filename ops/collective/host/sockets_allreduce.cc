@@ -21,6 +21,12 @@
 // through the cache. What other sockets read is in the far one, on lines that nobody else reads,
 // and bypasses the cache.
 //
+// So a rank waits for those of its socket, as ShmAllreduce does for all, and for its counterparts
+// to have reduced and summed a chunk. That keeps the far half as well until it has been read: a
+// rank that stages into a slot again has gathered the slot's last chunk, so its counterparts had
+// summed it; and one that sums into it again has seen that its counterparts reduced the new chunk,
+// so they had gathered the last one.
+//
 // Partial sums are in the accumulator's type, as between nodes. If sockets have different numbers
 // of ranks, all have as many owners as the smallest.
 #include "collective/host/sockets_allreduce.h"
@@ -83,11 +89,7 @@ SocketsAllreduce::SocketsAllreduce(ChannelResources* resources, const Request* r
       plan_(*request, topo_.size),
       owner_(topo_.socket_rank < topo_.socket_owners),
       streams_(kHasStreamingStores && resources->staging_choice.mode() != StagingMode::kCached) {
-  std::vector<int> awaited = topo_.sockets[topo_.socket];
-  for (int t = 0; t < static_cast<int>(topo_.sockets.size()) && owner_; ++t) {
-    if (t != topo_.socket) awaited.push_back(Counterpart(t));
-  }
-  AwaitOnly(std::move(awaited));
+  AwaitOnly(topo_.sockets[topo_.socket]);
   ChooseNoStaging();
   if (owner_) scratch_.reset(new char[layout_.partial_bytes]);
 }
