@@ -12,8 +12,6 @@ namespace {
 // Per rank, when descriptions are exchanged between nodes.
 constexpr size_t kCrossNodeDetailBytes = 8 << 10;
 
-const std::vector<int> kAllRanks;
-
 }  // namespace
 
 Pipeline::Pipeline(ChannelResources* resources, const Request* request, size_t num_chunks,
@@ -28,6 +26,25 @@ Pipeline::Pipeline(ChannelResources* resources, const Request* request, size_t n
       one_hop_(one_hop),
       kind_(StagingKind()) {}
 
+template <std::atomic<uint64_t> ChannelCell::* kCounter>
+bool Pipeline::AllReached(uint64_t value) const {
+  for (int p = 0; p < shm_->size(); ++p) {
+    const ChannelCell& cell = shm_->channel_cell(p, resources_->index);
+    if ((cell.*kCounter).load(std::memory_order_acquire) < value) return false;
+  }
+  return true;
+}
+
+template <std::atomic<uint64_t> ChannelCell::* kCounter>
+bool Pipeline::AwaitedReached(uint64_t value) const {
+  if (awaited_.empty()) return AllReached<kCounter>(value);
+  for (int p : awaited_) {
+    const ChannelCell& cell = shm_->channel_cell(p, resources_->index);
+    if ((cell.*kCounter).load(std::memory_order_acquire) < value) return false;
+  }
+  return true;
+}
+
 Progress Pipeline::Advance() {
   bool moved = false;
   for (bool step = true; step;) {
@@ -38,7 +55,7 @@ Progress Pipeline::Advance() {
       step = TryStage() || step;
       if (!status_.ok()) state_ = State::kDone;
       if (state_ == State::kRunning && unpacked_ == num_chunks_ &&
-          (!lends_ || Reached(&ChannelCell::unpacked, base_ + num_chunks_, kAllRanks))) {
+          (!lends_ || AllReached<&ChannelCell::unpacked>(base_ + num_chunks_))) {
         bool concluded = Conclude(&moved);
         if (concluded) {
           resources_->next_chunk = base_ + num_chunks_;
@@ -61,27 +78,18 @@ void Pipeline::Publish(std::atomic<uint64_t>* counter, uint64_t value) {
   shm_->RingPeers();
 }
 
-bool Pipeline::Reached(std::atomic<uint64_t> ChannelCell::* counter, uint64_t value,
-                       const std::vector<int>& awaited) const {
-  size_t count = awaited.empty() ? static_cast<size_t>(shm_->size()) : awaited.size();
-  for (size_t k = 0; k < count; ++k) {
-    int p = awaited.empty() ? static_cast<int>(k) : awaited[k];
-    const ChannelCell& cell = shm_->channel_cell(p, resources_->index);
-    if ((cell.*counter).load(std::memory_order_acquire) < value) return false;
-  }
-  return true;
-}
-
 // Any rank may have read what lies in the slots from an earlier operation, and the header of this
 // one.
 bool Pipeline::SlotFree(size_t i) const {
   uint64_t end = base_ + i + 1;
-  return end <= kSlots ||
-         Reached(&ChannelCell::unpacked, end - kSlots, i < kSlots ? kAllRanks : awaited_);
+  if (end <= kSlots) return true;
+  return i < kSlots ? AllReached<&ChannelCell::unpacked>(end - kSlots)
+                    : AwaitedReached<&ChannelCell::unpacked>(end - kSlots);
 }
 
 bool Pipeline::StagedByAll(size_t i) const {
-  return Reached(&ChannelCell::staged, base_ + i + 1, i == 0 ? kAllRanks : awaited_);
+  return i == 0 ? AllReached<&ChannelCell::staged>(base_ + 1)
+                : AwaitedReached<&ChannelCell::staged>(base_ + i + 1);
 }
 
 bool Pipeline::TryStage() {
@@ -135,7 +143,7 @@ bool Pipeline::TryCombine() {
 
 bool Pipeline::TryUnpack() {
   if (one_hop_ || unpacked_ == num_chunks_ ||
-      !Reached(&ChannelCell::combined, base_ + unpacked_ + 1, awaited_)) {
+      !AwaitedReached<&ChannelCell::combined>(base_ + unpacked_ + 1)) {
     return false;
   }
   if (unpacked_ == 0 && AnyVerdict()) {
@@ -228,7 +236,7 @@ bool Pipeline::MismatchInNode() {
   uint64_t report = resources_->mismatches + 1;
   if (state_ == State::kMismatchPost) {
     // Peers may still be reading the text of the previous report.
-    if (!Reached(&ChannelCell::detail_read, report - 1, kAllRanks)) return false;
+    if (!AllReached<&ChannelCell::detail_read>(report - 1)) return false;
     char* detail = shm_->cell(shm_->rank()).detail[resources_->index];
     std::strncpy(detail, request_->Describe().c_str(), kDetailBytes - 1);
     shm_->cell(shm_->rank()).mismatches[resources_->index] = OwnReport();
@@ -237,7 +245,7 @@ bool Pipeline::MismatchInNode() {
     return true;
   }
 
-  if (!Reached(&ChannelCell::detail_posted, report, kAllRanks)) return false;
+  if (!AllReached<&ChannelCell::detail_posted>(report)) return false;
   std::vector<int> ranks;
   std::vector<std::string> texts;
   std::vector<MismatchReport> reports;

@@ -107,9 +107,12 @@ class Pipeline : public Collective {
   SlotHeader OwnHeader() const;
   bool CompareAcrossNodes();
   bool SlotFree(size_t i) const;
-  // Whether the counters of all awaited ranks have come to `value`.
-  bool Reached(std::atomic<uint64_t> ChannelCell::* counter, uint64_t value,
-               const std::vector<int>& awaited) const;
+  // Whether this counter of all ranks has come to `value`; and whether that of the awaited ones
+  // has.
+  template <std::atomic<uint64_t> ChannelCell::* kCounter>
+  bool AllReached(uint64_t value) const;
+  template <std::atomic<uint64_t> ChannelCell::* kCounter>
+  bool AwaitedReached(uint64_t value) const;
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
