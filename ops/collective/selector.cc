@@ -47,7 +47,7 @@ std::string ManyFarBytesOnly(const Selector& selector, const ChannelResources& r
                              const Request& request) {
   return request.bytes() < selector.sockets_bytes
              ? "the payload is small"
-             : SocketsAllreduce::DoesNotPay(resources, request);
+             : SocketsAllreduce::DoesNotPay(resources, request, selector.sockets_share);
 }
 
 std::string NotSmall(const Selector& selector, const ChannelResources&, const Request& request) {

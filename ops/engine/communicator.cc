@@ -33,6 +33,7 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
+  if (config.sockets > 0) selector.sockets_share = 0.5;  // they are what the user says
   bool tuned = config.alltoall_aggregate_bytes == Config::kAsTuned;
   selector.alltoall_aggregate_bytes =
       tuned ? config.tuning.AlltoallAggregateBytes() : config.alltoall_aggregate_bytes;

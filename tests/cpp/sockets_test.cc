@@ -225,7 +225,7 @@ TEST(WhatCrossesTheSocketsDoesNotGrowWithTheRanks) {
   }
 }
 
-TEST(SocketsAreUsedWhereTheyHalveWhatCrosses) {
+TEST(SocketsAreUsedWhereAQuarterCrosses) {
   struct Case {
     Places places;
     DType dtype;
@@ -233,12 +233,13 @@ TEST(SocketsAreUsedWhereTheyHalveWhatCrosses) {
     const char* why;
   };
   const Case cases[] = {
-      {{0, 0, 1, 1}, DType::kFloat32, 1 << 20, "sockets: taken"},
-      {{0, 1, 0, 1}, DType::kInt64, 1 << 20, "sockets: taken"},
-      {{0, 0, 1, 1}, DType::kFloat32, 8 << 10, "sockets: the payload is small"},
-      {{0, 0, 1, 1}, DType::kFloat16, 1 << 20, "sockets: a socket has too few ranks"},
-      {{0, 0, 0, 1, 1, 1}, DType::kFloat16, 1 << 20, "sockets: taken"},
-      {{0, 0, 0, 1}, DType::kFloat32, 1 << 20, "sockets: a socket has too few ranks"},
+      {{0, 0, 0, 0, 1, 1, 1, 1}, DType::kFloat32, 1 << 20, "sockets: taken"},
+      {{0, 1, 0, 1, 0, 1, 0, 1}, DType::kInt64, 1 << 20, "sockets: taken"},
+      {{0, 0, 0, 0, 1, 1, 1, 1}, DType::kFloat32, 8 << 10, "sockets: the payload is small"},
+      {{0, 0, 0, 0, 1, 1, 1, 1}, DType::kFloat16, 1 << 20, "sockets: a socket has too few ranks"},
+      {{0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1}, DType::kFloat16, 1 << 20, "sockets: taken"},
+      {{0, 0, 0, 1, 1, 1}, DType::kFloat32, 1 << 20, "sockets: a socket has too few ranks"},
+      {{0, 0, 0, 0, 1}, DType::kFloat32, 1 << 20, "sockets: a socket has too few ranks"},
       {{0, 1}, DType::kFloat32, 1 << 20, "sockets: a socket has too few ranks"},
       {{0, 0, 0, 0}, DType::kFloat32, 1 << 20, "sockets: the ranks are on one socket"},
       {{0, 0, 1, -1}, DType::kFloat32, 1 << 20, "sockets: the ranks are on one socket"},

@@ -8,7 +8,7 @@ from bodies import staging
     ("sockets", "groups", "taken"), [(2, [[0, 1], [2, 3]], True), (1, [[0, 1, 2, 3]], False)]
 )
 def test_emulated(job, sockets, groups, taken):
-    """Long sums go by socket where there are two of two ranks; short ones never do."""
+    """Long sums go by socket where there are said to be two of two ranks; short ones never do."""
     env = {"SMDDP_SOCKETS": str(sockets), "SMDDP_LOG_LEVEL": "debug"}
     result = job(staging.sums, 4, env=env)
     results = result.check(4)

@@ -71,11 +71,12 @@ std::string SocketsAllreduce::Cannot(const ChannelResources& resources, const Re
 
 // With k owners a socket and partial sums r times as wide as the tensor, (r + 1) / 2k of the bytes
 // cross.
-std::string SocketsAllreduce::DoesNotPay(const ChannelResources& resources,
-                                         const Request& request) {
+std::string SocketsAllreduce::DoesNotPay(const ChannelResources& resources, const Request& request,
+                                         double share) {
   Layout layout(resources, request);
-  auto owners = static_cast<size_t>(resources.topology->socket_owners);
-  return owners < 1 + layout.partial / layout.element ? "a socket has too few ranks" : "";
+  auto owners = static_cast<double>(resources.topology->socket_owners);
+  auto crosses = static_cast<double>(1 + layout.partial / layout.element) / (2 * owners);
+  return crosses > share ? "a socket has too few ranks" : "";
 }
 
 SocketsAllreduce::SocketsAllreduce(ChannelResources* resources, const Request* request)

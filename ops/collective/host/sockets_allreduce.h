@@ -12,10 +12,11 @@ class SocketsAllreduce : public Pipeline {
  public:
   SocketsAllreduce(ChannelResources* resources, const Request* request);
 
-  // Why it cannot serve, or should not since it would not halve the bytes that cross the sockets;
-  // "" if it can, or should.
+  // Why it cannot serve, or should not since more than this share of the bytes would still cross
+  // between sockets; "" if it can, or should.
   static std::string Cannot(const ChannelResources& resources, const Request& request);
-  static std::string DoesNotPay(const ChannelResources& resources, const Request& request);
+  static std::string DoesNotPay(const ChannelResources& resources, const Request& request,
+                                double share);
 
   // Bytes that this rank has read from slots of other sockets' ranks.
   size_t far_bytes() const { return far_bytes_; }
