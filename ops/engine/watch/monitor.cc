@@ -261,20 +261,23 @@ void Monitor::AnswerTermination() {
     if (topo_.local_size == 1) break;
     ::usleep(kTickMs * 1000);
   }
-  if (!broken_ && (dead >= 0 || (!seen && !told))) {
-    LogError((dead >= 0 ? "" : "ended by SIGTERM; ") +
-             std::string("last collectives of this rank:\n") + watched_->FlightRecord());
+  bool silent = dead < 0 && !told && !seen;
+  std::string what = silent ? "ended by SIGTERM while inside MPI" + Elsewhere() + "; " : "";
+  if (!broken_ && (dead >= 0 || silent)) {
+    LogError(what + "last collectives of this rank:\n" + watched_->FlightRecord());
   }
   Terminate();
 }
 
 std::string Monitor::DescribeTermination(const Operation& operation,
                                          const std::vector<int>& missing) const {
-  std::string why;
-  if (topo_.num_nodes > 1)
-    why = "; a rank on another node may have ended: see the launcher's output";
   return "ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
-         DescribeOperation(operation) + why;
+         DescribeOperation(operation) + Elsewhere();
+}
+
+std::string Monitor::Elsewhere() const {
+  if (topo_.num_nodes == 1) return "";
+  return "; a rank on another node may have ended: see the launcher's output";
 }
 
 }  // namespace smddp

@@ -45,6 +45,7 @@ class Monitor {
   void AnswerTermination();
   std::string DescribeTermination(const Operation& operation,
                                   const std::vector<int>& missing) const;
+  std::string Elsewhere() const;
   bool JoinNode();
 
   Watched* watched_;
