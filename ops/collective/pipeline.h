@@ -39,6 +39,12 @@ class Pipeline : public Collective {
   bool MayWaitForOtherNodes() const final;
 
  protected:
+  // The chunks of a payload of `total` bytes or elements; an empty one takes a chunk too, whose
+  // header carries the signature.
+  static size_t ChunksOf(size_t total, size_t per_chunk) {
+    return total == 0 ? 1 : (total + per_chunk - 1) / per_chunk;
+  }
+
   // `i` counts from the operation's first chunk. Unpack is called for each peer, the owner of a
   // part of the results.
   virtual void Stage(size_t i) = 0;

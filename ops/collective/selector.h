@@ -13,7 +13,7 @@ struct Selector {
   size_t oneshot_bytes = 16 << 10;
   // From this size on, allreduces go socket by socket where at most this share then crosses between
   // sockets of what would without. By a model of costs; see docs/performance.md. A virtual machine
-  // may make up its sockets, and there the steps that are added cost up to 1.5 times.
+  // may make up its sockets, and there the steps that are added cost up to 1.3 times.
   size_t sockets_bytes = 64 << 10;
   double sockets_share = 0.25;
   // From this size on, payloads are read directly from the peers' memory where possible.

@@ -1,4 +1,4 @@
-// A lock for those who must not wait long: its holder may be stuck inside MPI.
+// A lock for those who must not wait long, while its holder may be stuck inside MPI.
 #pragma once
 
 #include <unistd.h>

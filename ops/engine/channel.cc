@@ -1,7 +1,7 @@
 #include "engine/channel.h"
 
 #include <algorithm>
-#include <utility>  // for move, exchange
+#include <utility>  // for move
 
 #include "collective/joined.h"
 #include "core/deadline.h"
@@ -332,10 +332,8 @@ void Channel::Disconnect() {
 
 bool Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
-  unseen_ += seconds;
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
   if (!lock.owns_lock()) return false;
-  seconds = std::exchange(unseen_, 0);
   if (queue_.empty()) return true;
   Operation* front = queue_.front().get();
   if (front->collective == nullptr && !follows_) return true;

@@ -104,8 +104,8 @@ class Channel {
   void Disconnect();
 
   // For the monitor: adds `seconds` to the waiting time of the operation at the front, if any, and
-  // calls look(operation, missing job ranks). False if another thread does not let go of the
-  // channel, which may be inside MPI; the seconds then count the next time.
+  // calls look(operation, missing job ranks). False if another thread, at work on it or
+  // stuck inside MPI, did not let go of the channel within some 20 ms.
   bool Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   ChannelStats Stats() const;
@@ -139,7 +139,6 @@ class Channel {
   const Broken broken_;
   uint64_t sequence_ = 0;
   double last_done_ = 0;
-  double unseen_ = 0;  // seconds for which Inspect has found the channel taken
   mutable std::mutex mutex_;
   std::deque<std::unique_ptr<Operation>> queue_;
   Status failure_;

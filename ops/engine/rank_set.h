@@ -67,7 +67,8 @@ class RankSet {
   // Closes the set; all members must call it, in the same order.
   void Close(const Status& reason);
 
-  // For the monitor: reports the operations that this rank is waiting for.
+  // For the monitor: reports the operations that this rank is waiting for; false if it could not
+  // look at all of them (Channel::Inspect).
   bool Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }

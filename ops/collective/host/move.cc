@@ -8,10 +8,6 @@
 namespace smddp {
 namespace {
 
-size_t Chunks(size_t bytes, size_t chunk_bytes) {
-  return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
-}
-
 size_t LargestPart(const Request& request) {
   const auto& parts = request.part_bytes;
   return parts.empty() ? 0 : *std::max_element(parts.begin(), parts.end());
@@ -27,7 +23,7 @@ int LocalRank(const Topology& topo, int rank) {
 // Broadcast: the root stages each chunk, the other ranks copy it out of the root's slot.
 
 ShmBroadcast::ShmBroadcast(ChannelResources* resources, const Request* request)
-    : Pipeline(resources, request, Chunks(request->bytes(), resources->shm->chunk_bytes()), true),
+    : Pipeline(resources, request, ChunksOf(request->bytes(), resources->shm->chunk_bytes()), true),
       spans_(request->Spans()),
       large_(request->moved_bytes() >= kPastCachesBytes),
       root_(LocalRank(topo_, topo_.RankOf(request->root))) {}
@@ -64,7 +60,7 @@ bool ShmBroadcast::Combine(size_t i) {
 // has one tensor; its `out` receives all parts in rank order.
 
 ShmAllgather::ShmAllgather(ChannelResources* resources, const Request* request)
-    : Pipeline(resources, request, Chunks(LargestPart(*request), resources->shm->chunk_bytes()),
+    : Pipeline(resources, request, ChunksOf(LargestPart(*request), resources->shm->chunk_bytes()),
                true),
       large_(request->moved_bytes() >= kPastCachesBytes) {}
 

@@ -38,17 +38,8 @@ ReducePlan::ReducePlan(const Request& request, int world_size) {
   partials_are_wide = !picks && (!integer || scale != 1.0 || divisor != 1);
 }
 
-namespace {
-
-size_t Chunks(size_t bytes, size_t chunk_bytes) {
-  // An empty payload still takes one chunk, whose header carries the signature.
-  return bytes == 0 ? 1 : (bytes + chunk_bytes - 1) / chunk_bytes;
-}
-
-}  // namespace
-
 OneshotAllreduce::OneshotAllreduce(ChannelResources* resources, const Request* request)
-    : Pipeline(resources, request, Chunks(request->bytes(), resources->shm->chunk_bytes()), true),
+    : Pipeline(resources, request, ChunksOf(request->bytes(), resources->shm->chunk_bytes()), true),
       spans_(request->Spans()),
       plan_(*request, topo_.size),
       reduce_(FindReduce(request->dtype, plan_.combine, ReduceStage::kFull)) {}

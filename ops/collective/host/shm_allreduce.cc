@@ -19,16 +19,13 @@ namespace {
 
 constexpr size_t kCacheLine = 64;
 
-size_t Chunks(size_t count, size_t per_chunk) {
-  return count == 0 ? 1 : (count + per_chunk - 1) / per_chunk;
-}
-
 }  // namespace
 
 ShmAllreduce::ShmAllreduce(ChannelResources* resources, const Request* request)
-    : Pipeline(resources, request,
-               Chunks(request->count(), resources->shm->chunk_bytes() / Info(request->dtype).size),
-               false),
+    : Pipeline(
+          resources, request,
+          ChunksOf(request->count(), resources->shm->chunk_bytes() / Info(request->dtype).size),
+          false),
       spans_(request->Spans()),
       plan_(*request, topo_.size),
       element_(Info(request->dtype).size),

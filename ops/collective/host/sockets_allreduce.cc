@@ -41,10 +41,6 @@ namespace {
 
 constexpr size_t kLine = 64;
 
-size_t Chunks(size_t count, size_t per_chunk) {
-  return count == 0 ? 1 : (count + per_chunk - 1) / per_chunk;
-}
-
 }  // namespace
 
 SocketsAllreduce::Layout::Layout(const ChannelResources& resources, const Request& request)
@@ -84,7 +80,7 @@ SocketsAllreduce::SocketsAllreduce(ChannelResources* resources, const Request* r
 
 SocketsAllreduce::SocketsAllreduce(ChannelResources* resources, const Request* request,
                                    const Layout& layout)
-    : Pipeline(resources, request, Chunks(request->count(), layout.chunk), false),
+    : Pipeline(resources, request, ChunksOf(request->count(), layout.chunk), false),
       layout_(layout),
       spans_(request->Spans()),
       plan_(*request, topo_.size),

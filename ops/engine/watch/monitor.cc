@@ -262,7 +262,8 @@ void Monitor::AnswerTermination() {
     ::usleep(kTickMs * 1000);
   }
   bool silent = dead < 0 && !told && !seen;
-  std::string what = silent ? "ended by SIGTERM while inside MPI" + Elsewhere() + "; " : "";
+  std::string what =
+      silent ? "ended by SIGTERM in the middle of a collective" + Elsewhere() + "; " : "";
   if (!broken_ && (dead >= 0 || silent)) {
     LogError(what + "last collectives of this rank:\n" + watched_->FlightRecord());
   }

@@ -18,7 +18,7 @@ class Watched {
   virtual ~Watched() = default;
 
   // Calls look(operation, missing job ranks) for each operation that waits for peers. False if a
-  // channel could not be looked at within some 20 ms, as another thread is inside MPI.
+  // channel could not be looked at within some 20 ms, since another thread is at work on it.
   virtual bool InspectAll(double seconds,
                           const std::function<void(Operation*, const std::vector<int>&)>& look) = 0;
   // Calls look(missing bucket, seconds waited) once per process set, with "" if no step is waiting.
