@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from smddp_tf._job import basics
+from smddp_tf._records import Stream
 from smddp_tf.errors import InitError
 
 
@@ -31,6 +32,7 @@ class Job:
     Attributes:
       inside: whether SageMaker's toolkit started it.
       channels: name -> folder of the input data; empty elsewhere.
+      inputs: name -> how the service was asked to deliver it ("TrainingInputMode" and the like).
       model_dir: where the model goes that is kept: /opt/ml/model; "model" elsewhere.
       output_dir: where other results go that are kept: /opt/ml/output/data; "output" elsewhere.
       checkpoint_dir: what SageMaker copies to checkpoint_s3_uri and back if the job is restarted:
@@ -44,6 +46,7 @@ class Job:
 
     inside: bool = False
     channels: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
     model_dir: pathlib.Path = pathlib.Path("model")
     output_dir: pathlib.Path = pathlib.Path("output")
     checkpoint_dir: pathlib.Path = pathlib.Path("checkpoints")
@@ -67,6 +70,27 @@ class Job:
                 f"no channel {name!r}; there are: {there}. Give a default= to do without"
             )
         return pathlib.Path(default)
+
+    def records(
+        self, name: str, kind: str = "tfrecord", default: str | os.PathLike | None = None
+    ) -> Stream:
+        """A channel's records, as bytes, however it is delivered.
+
+        In pipe mode each call of what is returned reads the FIFO of the next epoch; else it reads
+        the files of the channel's folder, in the order of their names. One rank can read a FIFO:
+        give each rank of a host a channel of its own.
+
+        Args:
+          name: the channel.
+          kind: "tfrecord", "recordio" (MXNet's; in pipe mode also what RecordWrapperType makes of
+            each object) or "lines".
+          default: as for channel().
+
+        Raises:
+          KeyError: there is no such channel and no default.
+        """
+        mode = self.inputs.get(name, {}).get("TrainingInputMode")
+        return Stream(self.channel(name, default), kind, piped=mode == "Pipe")
 
 
 def _json(environment: Mapping[str, str], name: str, otherwise, kind: type):
@@ -103,6 +127,7 @@ def job(environment: Mapping[str, str] | None = None) -> Job:
     return Job(
         inside=True,
         channels=channels,
+        inputs=_json(given, "SM_INPUT_DATA_CONFIG", {}, dict),
         model_dir=pathlib.Path(given.get("SM_MODEL_DIR") or "/opt/ml/model"),
         output_dir=pathlib.Path(given.get("SM_OUTPUT_DATA_DIR") or "/opt/ml/output/data"),
         checkpoint_dir=pathlib.Path("/opt/ml/checkpoints"),
@@ -126,10 +151,11 @@ def check_hosts(of: Job) -> None:
     """
     nodes, size = basics.cross_size(), basics.size()
     if of.inside and nodes < len(of.hosts):
+        ranks = size // nodes * len(of.hosts)
         raise InitError(
             f"{size} ranks run on {nodes} of the job's {len(of.hosts)} hosts "
-            f"({', '.join(of.hosts)}); launch ranks on all of them, as with mpirun -np "
-            f"{size // nodes * len(of.hosts)}"
+            f"({', '.join(of.hosts)}); launch ranks on all of them, as with mpirun -np {ranks} (in "
+            f'version 3 of SageMaker\'s SDK: mpi_additional_options=["-np", "{ranks}"])'
         )
 
 

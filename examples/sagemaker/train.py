@@ -43,7 +43,8 @@ def main():
     hvd.init()
     sagemaker.check_hosts(job)
     x, y = load(job.channel("training", default="data"))
-    data = hvd.shard((x, y), shuffle=True, seed=1).batch(32)
+    # Without a last batch of a few samples, whose step would be as long as the others.
+    data = hvd.shard((x, y), shuffle=True, seed=1).batch(32, drop_remainder=True)
 
     tf.keras.utils.set_random_seed(1)
     model = tf.keras.Sequential(

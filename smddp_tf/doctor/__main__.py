@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
@@ -20,7 +21,7 @@ from smddp_tf.doctor import machine, ports, ranks, software, text
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding, failing, merged
 from smddp_tf.errors import JobError, LibraryError
 from smddp_tf.launch import command, hosts
-from smddp_tf.launch.__main__ import this_machine
+from smddp_tf.launch.machine import this_machine
 
 _CUT = 1500  # characters of a failed job's output to show
 
@@ -52,7 +53,7 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     words = [sys.executable, "-m", "smddp_tf.doctor", "--json", "--quick"]
     words += ["--timeout", str(options.timeout)]
     job = command.Job(ranks=options.np, program=words)
-    line = command.mpirun(job, launcher, this_machine())
+    line = command.mpirun(job, launcher, this_machine(environment))
     failed = f"a job of {options.np} ranks failed"
     remedy = f"run it yourself: {' '.join(line)}"
     limit = options.timeout + 60
@@ -65,9 +66,19 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     for said in ran.stdout.splitlines():
         if said.startswith('{"ok":'):
             report = json.loads(said)
-            return report["job"], [Finding(**one) for one in report["findings"]]
+            found = [Finding(**one) for one in report["findings"]]
+            if report["job"] is None:  # its ranks were not connected
+                found = [_of_job(one, failed, remedy) for one in found]
+            return report["job"], found
     output = (ran.stderr + ran.stdout).strip()[:_CUT] or "no output"
     return None, [Finding(ERROR, f"{failed} with exit code {ran.returncode}:\n{output}", remedy)]
+
+
+def _of_job(finding: Finding, failed: str, remedy: str) -> Finding:
+    """An error of the small job, as one of this machine."""
+    if finding.level != ERROR:
+        return finding
+    return replace(finding, what=f"{failed}: {finding.what}", remedy=f"{finding.remedy}; {remedy}")
 
 
 def _alone(options, environment: Mapping[str, str]) -> dict:
@@ -92,11 +103,16 @@ def _rank(environment: Mapping[str, str]) -> int:
     return -1
 
 
-def _leave(findings: list) -> NoReturn:
+def _leave(options, rank: int, versions: dict, findings: list) -> NoReturn:
     """Prints this rank's findings and ends at once; a thread may be inside MPI for ever."""
-    for finding in merged([(0, findings)]):
-        print("\n".join(text.finding_lines(finding)), file=sys.stderr)
+    if options.json and rank == 0:
+        _show(options, {"versions": versions, "mpi": "", "job": None, "findings": findings})
+    else:
+        for finding in merged([(0, findings)]):
+            print("\n".join(text.finding_lines(finding)), file=sys.stderr)
     sys.stderr.flush()
+    if options.json and rank > 0:
+        time.sleep(1)  # the launcher ends rank 0, which has the report, when another one ends
     os._exit(1)
 
 
@@ -106,38 +122,46 @@ def _as_rank(options, environment: Mapping[str, str]) -> dict | None:
     # One rank of a node imports TensorFlow, before any waits for it.
     first = environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or environment.get("MPI_LOCALRANKID")
     versions, findings = _software(options.quick or first not in (None, "0"))
-    blocked = ports.examine(environment, _rank(environment))
+    rank = _rank(environment)
+    blocked = ports.examine(environment, rank)
     problems = ranks.connect(options.timeout)
     if not problems:  # MPI has got through by another network, or in the other direction
         blocked = [replace(one, level=WARNING) if one.level == ERROR else one for one in blocked]
     findings += blocked
     if problems:
-        _leave([*findings, *problems])
+        _leave(options, rank, versions, [*findings, *problems])
     try:
         job = ranks.examine(own, findings, options.quick)
     except (JobError, ArithmeticError) as error:
         remedy = "docs/troubleshooting.md has the message; SMDDP_LOG_LEVEL=debug says more"
-        _leave([*findings, Finding(ERROR, f"a collective failed: {error}", remedy)])
+        failed = Finding(ERROR, f"a collective failed: {error}", remedy)
+        _leave(options, rank, versions, [*findings, failed])
     found = [Finding(**one) for one in job.pop("findings")]
     return {"versions": versions, "mpi": basics.stats()["mpi"], "job": job, "findings": found}
+
+
+def _show(options, report: dict) -> bool:
+    """Prints a report, and returns whether a job would fail."""
+    findings = merged([(0, report["findings"])])
+    fails = failing(findings)
+    report = {"ok": not fails, **report, "findings": [vars(finding) for finding in findings]}
+    print(json.dumps(report) if options.json else "\n".join(text.lines(report)), flush=True)
+    return fails
 
 
 def main() -> int:
     """Runs the command line; returns the exit code."""
     options = _arguments()
     environment = os.environ
+    launched = hosts.is_rank(environment)
     try:
-        launched = hosts.is_rank(environment)
         report = (_as_rank if launched else _alone)(options, environment)
     except LibraryError as error:
-        print(f"ERROR: {error}", file=sys.stderr)
-        return 1
-    findings = merged([(0, report["findings"])])
-    fails = failing(findings)
-    report = {"ok": not fails, **report, "findings": [vars(finding) for finding in findings]}
-    if not launched or basics.rank() == 0:
-        print(json.dumps(report) if options.json else "\n".join(text.lines(report)), flush=True)
-    return int(fails)
+        found = [Finding(ERROR, str(error))]
+        report = {"versions": software.versions(), "mpi": "", "job": None, "findings": found}
+    if launched and _rank(environment) > 0:
+        return int(failing(report["findings"]))
+    return int(_show(options, report))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def transport(one: Mapping, other: Mapping) -> tuple:
         remedy = "in a container allow process_vm_readv (--cap-add SYS_PTRACE), or leave it"
         return SHARED, f"large copies take two steps: {problem}", remedy
     if one["boot"] != other["boot"]:
-        return MPI, "on different machines", ""
+        return _between_machines(one, other)
     if one["emulated_nodes"] not in ("", "0"):
         return MPI, _EMULATED.format(one["emulated_nodes"]), "unset SMDDP_NODES"
     if one["process_namespace"] != other["process_namespace"]:
@@ -33,6 +33,18 @@ def transport(one: Mapping, other: Mapping) -> tuple:
         return MPI, "one machine, but two users", "start all ranks as one user"
     remedy = "SMDDP_LOG_LEVEL=debug shows why; see that /proc is mounted"
     return MPI, "one machine, but the ranks cannot open each other's memory", remedy
+
+
+def _between_machines(one: Mapping, other: Mapping) -> tuple:
+    """transport() of ranks on different machines, by the networks that these have."""
+    apart = "on different machines"
+    lacking = [rank["host"] for rank in (one, other) if not rank["fabric"]]
+    if lacking:
+        return MPI, f"{apart}; neither InfiniBand nor EFA on {' and '.join(lacking)}", ""
+    if "ob1" in (one["messages"], other["messages"]):
+        remedy = "leave out --tcp and --mca pml ob1"
+        return MPI, f"{apart}; OMPI_MCA_pml=ob1 keeps MPI from {one['fabric']}", remedy
+    return MPI, apart, ""
 
 
 def check_transports(ranks: Sequence[Mapping]) -> list:
@@ -59,7 +71,7 @@ def _networks(rank: Mapping) -> dict:
 
 
 def check_networks(ranks: Sequence[Mapping]) -> list:
-    """Findings about the networks between machines; `ranks` has one for each machine."""
+    """Findings about the networks between machines, or containers; `ranks` has one of each."""
     if len(ranks) < 2:
         return []
     findings = []

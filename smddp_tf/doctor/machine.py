@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pathlib
 import shutil
 import socket
-import struct
 from collections.abc import Mapping
 
 from smddp_tf.doctor import session
 from smddp_tf.doctor.findings import NOTE, WARNING, Finding
+from smddp_tf.launch import machine
 
-_GET_ADDRESS, _GET_MASK = 0x8915, 0x891B  # SIOCGIFADDR, SIOCGIFNETMASK
 _SHM = "/dev/shm"
 # Open MPI keeps some MiB there for each rank, and NCCL for each pair of GPUs.
 SMALL_SHM = 64 << 20
@@ -27,23 +25,12 @@ def _text(path: str) -> str:
         return ""
 
 
-def _address(name: str, request: int) -> str:
-    """An interface's IPv4 address or mask; "" if it has none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        wanted = struct.pack("256s", name.encode()[:15])
-        try:
-            found = fcntl.ioctl(any_socket.fileno(), request, wanted)
-        except OSError:
-            return ""
-    return socket.inet_ntoa(found[20:24])
-
-
 def _interfaces() -> list:
     return [
         {
             "name": name,
-            "address": _address(name, _GET_ADDRESS),
-            "mask": _address(name, _GET_MASK),
+            "address": machine.interface_address(name),
+            "mask": machine.interface_address(name, machine.GET_MASK),
             "state": _text(f"/sys/class/net/{name}/operstate"),
         }
         for _, name in socket.if_nameindex()
@@ -73,12 +60,17 @@ def facts(environment: Mapping[str, str]) -> dict:
         "user": os.getuid(),
         "boot": _text("/proc/sys/kernel/random/boot_id"),
         "process_namespace": os.readlink("/proc/self/ns/pid"),
+        "network_namespace": os.readlink("/proc/self/ns/net"),
         "cores": os.cpu_count(),
         "usable_cores": sorted(os.sched_getaffinity(0)),
+        "sockets": machine.cores_and_sockets(os.sched_getaffinity(0))[1],
+        "may_bind": machine.may_bind_memory(),
         "cpu_quota": _quota(),
         "shm_bytes": shm.total if shm else 0,
         "shm_free_bytes": shm.free if shm else 0,
         "interfaces": _interfaces(),
+        "fabric": machine.fabric(),
+        "messages": environment.get("OMPI_MCA_pml", ""),
         "emulated_nodes": environment.get("SMDDP_NODES", ""),
         "session_folder": session_folder,
         "session_file_system": session.file_system(session_folder, _text("/proc/self/mounts")),
@@ -115,7 +107,19 @@ def check(found: dict, local_size: int) -> list:
                 f"{max(1, int(quota / max(1, local_size)))})",
             )
         )
-    return findings + _check_shm(found, local_size)
+    return findings + _check_sockets(found, local_size) + _check_shm(found, local_size)
+
+
+def _check_sockets(found: dict, local_size: int) -> list:
+    """Findings about ranks that may run on all sockets of this machine."""
+    sockets = found["sockets"]
+    if sockets < 2 or local_size < 2 or local_size % sockets:
+        return []
+    remedy = "launch with smddprun, which binds ranks to sockets"
+    if not found["may_bind"]:
+        remedy += " where it may: --cap-add SYS_NICE in a container, for set_mempolicy"
+    what = f"ranks may run on any of {sockets} sockets, so which of them share one is not known"
+    return [Finding(NOTE, what, remedy)]
 
 
 def _check_shm(found: dict, local_size: int) -> list:

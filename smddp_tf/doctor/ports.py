@@ -8,6 +8,8 @@ reason for a job that hangs when it starts.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import selectors
 import socket
 import time
@@ -20,6 +22,8 @@ _HELLO_BYTES = 4
 _ATTEMPT_SECONDS = 1.0
 SECONDS = 10.0  # in all; ranks do not start at the same moment
 NO_ANSWER, REFUSED = "no answer", "refused"
+# No packet gets that far, so no rule of a firewall is missing.
+_NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
 
 def plan(environment: Mapping[str, str], rank: int) -> tuple | None:
@@ -108,11 +112,13 @@ def try_ports(names: Sequence[str], index: int, port: int, seconds: float = SECO
     others = [i for i in range(len(names)) if i != index]
     listener = _Listener(port)
     to = dict.fromkeys(others, NO_ANSWER)
-    deadline = time.monotonic() + seconds
+    start = time.monotonic()
+    unreachable = os.strerror(errno.ENETUNREACH)  # which waiting does not change
     try:
-        while (any(to.values()) or len(listener.came) < len(others)) and (
-            time.monotonic() < deadline
-        ):
+        while any(to.values()) or len(listener.came) < len(others):
+            lonely = all(reason == unreachable for reason in to.values())
+            if time.monotonic() - start > (min(seconds, 2) if lonely else seconds):
+                break
             for i in others:
                 if to[i]:
                     to[i] = _attempt(names[i], port, index)
@@ -146,6 +152,11 @@ def check(found: Mapping) -> list:
         else:
             what = f"{here} and {peer} cannot connect to each other (port {port}: {reason})"
             remedy = f"{_rule(here, peer)}; and the same the other way; see that both are up"
+            if reason in map(os.strerror, _NO_WAY):
+                remedy = (
+                    f"a route between the networks of {here} and {peer}: `ip route` on both, or "
+                    "the route tables of a cloud's subnets; or hosts of one subnet"
+                )
         findings.append(Finding(ERROR, what, remedy))
     return findings
 

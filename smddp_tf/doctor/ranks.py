@@ -83,9 +83,10 @@ def examine(own: dict, findings: list, quick: bool) -> dict:
     findings = findings + machine.check(own, basics.local_size())
     ranks = measure.gather(own)
     firsts = [rank for rank in ranks if rank["local_rank"] == 0]
-    machines = list({rank["boot"]: rank for rank in firsts}.values())
+    # Containers of one machine may be in networks of their own.
+    networks = list({(rank["boot"], rank["network_namespace"]): rank for rank in firsts}.values())
     offsets, exact = measure.clock_offsets()
-    everybody = links.check_transports(ranks) + links.check_networks(machines)
+    everybody = links.check_transports(ranks) + links.check_networks(networks)
     everybody += session.check(ranks) + _clock_findings(offsets)
     pairs = _pairs(ranks, quick)
     together = measure.speed(quick=quick) if basics.size() > 1 else {}

@@ -10,8 +10,10 @@ import re
 import subprocess
 import sys
 
+from smddp_tf._job import native
 from smddp_tf._version import __version__
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding
+from smddp_tf.errors import LibraryError
 from smddp_tf.launch import mpi
 from smddp_tf.launch.errors import LaunchError
 
@@ -39,15 +41,12 @@ def _distribution(names) -> str:
 
 
 def _nccl() -> str:
-    """NCCL's version as 2.30.7, from its integer; "" if it is not found."""
+    """The version of the NCCL that this library would use, which a wheel may have; "" if none."""
     try:
-        number = ctypes.c_int()
-        if ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number)) != 0:
-            return ""
-    except (OSError, AttributeError):
+        version, _, _ = native.nccl().partition(": ")
+    except LibraryError:  # which init() says, with a remedy
         return ""
-    major = 10_000 if number.value >= 20_000 else 1_000  # the coding changed with 2.9
-    return f"{number.value // major}.{number.value % major // 100}.{number.value % 100}"
+    return "" if version == "none" else version
 
 
 def _cuda() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -12,28 +13,13 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch import command, hosts, mpi, options, racks, supervise
+from smddp_tf.launch import command, container, hosts, mpi, options, racks, supervise
 from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch.machine import Machine, this_machine
 
+_MOST_LINES = 64
 # Set for ranks that SageMaker's toolkit starts as `mpirun ... smddprun python ...`.
 _OF_TOOLKIT = ("SMDATAPARALLEL_USE_SINGLENODE", "SMDATAPARALLEL_USE_HOMOGENEOUS")
-
-
-def _cores() -> int:
-    """The cores that this process may use; threads of one core count once, as for mpirun."""
-    usable, cores = os.sched_getaffinity(0), set()
-    for number in usable:
-        path = f"/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list"
-        try:
-            cores.add(pathlib.Path(path).read_text())
-        except OSError:
-            return len(usable)
-    return len(cores)
-
-
-def this_machine() -> command.Machine:
-    """What mpirun's command depends on here."""
-    return command.Machine(os.geteuid() == 0, _cores(), socket.gethostname())
 
 
 def _hosts(given: argparse.Namespace, environment: Mapping[str, str], topology: str) -> list:
@@ -47,7 +33,7 @@ def _hosts(given: argparse.Namespace, environment: Mapping[str, str], topology: 
             raise LaunchError(f"--hostfile {given.hostfile} cannot be read: {error}") from error
         return hosts.parse_hostfile(text, given.hostfile)
     allocated = hosts.slurm_hosts(environment)
-    return racks.ordered(allocated, topology) or hosts.sagemaker_hosts(environment)
+    return racks.ordered(allocated, topology) or hosts.sagemaker_hosts(environment, given.ranks)
 
 
 def _check_nic(nic: str) -> None:
@@ -69,10 +55,29 @@ def _program(given: argparse.Namespace, search: str | None) -> list:
     return command.with_alias(program) if given.alias else program
 
 
+def _messages(
+    given: argparse.Namespace,
+    elsewhere: Sequence[hosts.Host],
+    environment: Mapping[str, str],
+    machine: Machine,
+) -> str:
+    """How messages between hosts travel, as command.Job has it.
+
+    On plain Ethernet "ob1" is what MPI takes by itself. If it is named, our library knows that, and
+    has MPI let calls fail when a rank dies, instead of ending the others. What devices other
+    machines have is not known.
+    """
+    if given.tcp:
+        return "tcp"
+    set_already = "pml" in [*given.more, *given.passed] or environment.get("OMPI_MCA_pml")
+    here = any(machine.is_called(host.name) for host in elsewhere)
+    return "ob1" if here and not machine.fabric and not set_already else ""
+
+
 def make_job(
     given: argparse.Namespace,
     environment: Mapping[str, str],
-    machine: command.Machine,
+    machine: Machine,
     topology: str = "",
 ) -> command.Job:
     """What to launch.
@@ -104,27 +109,36 @@ def make_job(
         variables=given.variables,
         # A command that is only printed is for a shell that does not have what smddprun sets.
         forwarded=command.forwarded(environment) + ([] if given.dry_run else list(command.TOLD)),
+        binding=given.binding,
+        messages=_messages(given, elsewhere, environment, machine),
+        more=given.more,
         passed=given.passed,
         nic=nic,
         cores_per_rank=given.cores_per_rank,
-        tag_output=given.tag_output,
+        tag_output=bool(given.tag_output),
+        timestamps=given.timestamps,
         verbose=given.verbose,
         output_folder=given.output_filename,
         start_timeout=given.start_timeout,
         ssh_port=given.ssh_port,
         ssh_key=given.ssh_identity_file,
+        ssh_more=container.SSH_WORDS if given.sagemaker and elsewhere else (),
     )
 
 
-def _explain(job: command.Job, machine: command.Machine, words: Sequence[str]) -> None:
-    """--verbose: where ranks run, and the command."""
+def _say_ranks(job: command.Job, machine: Machine) -> None:
+    """A line for each rank that starts; in large jobs for each host."""
+    if command.places_themselves(job):
+        return
     first = 0
     for host in job.hosts or [hosts.Host(machine.name, job.ranks)]:
         last = first + host.slots - 1
-        where = f"rank {first}" if first == last else f"ranks {first} to {last}"
-        supervise.say(f"{where} on {host.name}")
+        if job.ranks <= _MOST_LINES:
+            for rank in range(first, last + 1):
+                supervise.say(f"rank {rank} starts on {host.name}")
+        else:
+            supervise.say(f"ranks {first} to {last} start on {host.name}")
         first = last + 1
-    supervise.say(shlex.join(words))
 
 
 def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
@@ -143,15 +157,13 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
     os.execvpe(program[0], program, {**environment, **values})
 
 
-def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
-    if given.check_build:
-        os.execv(sys.executable, [sys.executable, "-m", "smddp_tf", "--version"])
-    if hosts.is_rank(environment):
-        _become(given, environment)
-    machine = this_machine()
+def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> supervise.Outcome:
+    machine = this_machine(environment)
     launcher = mpi.ask(mpi.find(given.mpirun, environment.get("PATH")))
     keeps_order = launcher.keeps_order and not given.srun
     job = make_job(given, environment, machine, racks.ask(environment) if keeps_order else "")
+    if given.tag_output is None and job.ranks > 1 and not os.isatty(1):
+        job = dataclasses.replace(job, tag_output=True)
     if mpi.moved(launcher):
         job = dataclasses.replace(job, forwarded=[*job.forwarded, "OPAL_PREFIX"])
     if given.srun:
@@ -162,9 +174,10 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
         words = command.mpirun(job, launcher, machine)
     if given.dry_run:
         print(shlex.join(words))
-        return 0
+        return supervise.Outcome(0)
+    _say_ranks(job, machine)
     if given.verbose:
-        _explain(job, machine, words)
+        supervise.say(shlex.join(words))
         if given.without_effect:
             supervise.say("some options of horovodrun have no effect here")
     if job.output_folder:
@@ -173,6 +186,39 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
         told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
     return supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
+
+
+def _as_container(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    """--sagemaker: the first host launches, the others let it in until the job has ended."""
+    given_values = container.hyperparameters(environment)
+    told = container.variables(environment)
+    if told:  # nobody else hands the hyperparameters to the script
+        (given.program or given.passed).extend(container.arguments(given_values))
+    given.ranks = given.ranks or container.ranks(given_values)
+    environment = {**environment, **told}
+    names, current = container.host_names(environment)
+    with container.sshd(environment.get("PATH")) if len(names) > 1 else contextlib.nullcontext():
+        if current != names[0]:
+            return container.wait_for_end()
+        with container.others_ready(names[1:]):
+            outcome = _launch(given, environment)
+    if outcome.code != 0:
+        container.write_failure(outcome.cause or f"the job failed: exit code {outcome.code}")
+    return outcome.code
+
+
+def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    if given.check_build:
+        os.execv(sys.executable, [sys.executable, "-m", "smddp_tf", "--version"])
+    if hosts.is_rank(environment):
+        _become(given, environment)
+    if not given.sagemaker or given.dry_run:
+        return _launch(given, environment).code
+    try:
+        return _as_container(given, environment)
+    except (LaunchError, OSError) as error:
+        container.write_failure(str(error))
+        raise
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from smddp_tf.launch.errors import LaunchError
-from smddp_tf.launch.hosts import LOCAL, Host, show
+from smddp_tf.launch.hosts import Host, show
+from smddp_tf.launch.machine import Machine
 from smddp_tf.launch.mpi import Mpi
 
 # Variables that ranks on other hosts need to be as the ones here. CUDA_VISIBLE_DEVICES is not among
@@ -27,15 +28,6 @@ _PORTS = range(49152, 61000)
 
 
 @dataclasses.dataclass(frozen=True)
-class Machine:
-    """What the launching machine is: whether we are root, its cores (not threads), its name."""
-
-    root: bool
-    cores: int
-    name: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Job:
     """What to launch, and how.
 
@@ -45,6 +37,10 @@ class Job:
       hosts: those of other machines, with the ranks of each; empty: all ranks run on this one.
       variables: (name, value) pairs for all ranks; value None: as it is here.
       forwarded: names of variables that ranks on other hosts get as they are here.
+      binding: words for mpirun that say where ranks go and which cores they get; None: ours.
+      messages: how Open MPI's messages travel: "tcp", "ob1" (without another library, such as UCX
+        or libfabric), or "" for its own choice.
+      more: options of mpirun's own.
       passed: words for mpirun, which come last: its own options and the program.
     """
 
@@ -53,21 +49,25 @@ class Job:
     hosts: Sequence[Host] = ()
     variables: Sequence[tuple] = ()
     forwarded: Sequence[str] = ()
+    binding: Sequence[str] | None = None
+    messages: str = ""
+    more: Sequence[str] = ()
     passed: Sequence[str] = ()
     nic: str | None = None
     cores_per_rank: int | None = None
     tag_output: bool = False
+    timestamps: bool = False
     verbose: bool = False
     output_folder: str | None = None
     start_timeout: int | None = None
     ssh_port: int | None = None
     ssh_key: str | None = None
+    ssh_more: Sequence[str] = ()
 
 
 def is_local(hosts: Sequence[Host], machine: Machine) -> bool:
     """Whether all ranks run on the machine that launches them."""
-    here = {*LOCAL, machine.name, machine.name.partition(".")[0]}
-    return all(host.name in here for host in hosts)
+    return all(machine.is_called(host.name) for host in hosts)
 
 
 def forwarded(environment: Mapping[str, str]) -> list:
@@ -108,25 +108,86 @@ def with_alias(program: Sequence[str]) -> list:
 
 def _ssh_words(job: Job) -> list:
     words = ["-p", str(job.ssh_port)] if job.ssh_port else []
-    return words + (["-i", job.ssh_key] if job.ssh_key else [])
+    return [*words, *(["-i", job.ssh_key] if job.ssh_key else []), *job.ssh_more]
+
+
+# Options of mpirun, of either MPI, that say where ranks go.
+_PLACING = re.compile(r"--?(bind-to|map-by|rankfile|rf|cpu-set|cpu-list)(=.*)?")
+
+
+def _on_each_socket(job: Job, machine: Machine) -> int:
+    """The ranks that each socket of this machine gets, if that takes no core from them; else 0.
+
+    Ranks of a socket then share its cores and memory, and know that they do.
+    """
+    if job.hosts or machine.sockets < 2 or job.ranks > machine.cores:
+        return 0
+    even, rest = divmod(job.ranks, machine.sockets)
+    return 0 if rest else even
+
+
+def places_themselves(job: Job) -> bool:
+    """Whether options that go to mpirun as they are say where ranks go."""
+    given = any(_PLACING.fullmatch(word) for word in [*job.more, *job.passed])
+    return given or job.binding is not None
+
+
+def _open_mpi_places(job: Job, new: bool, machine: Machine) -> list:
+    if job.binding is not None:
+        return list(job.binding)
+    if places_themselves(job):
+        return []
+    if job.cores_per_rank:
+        return ["--map-by", f"slot:PE={job.cores_per_rank}", "--bind-to", "core"]
+    ranks = _on_each_socket(job, machine)
+    if ranks:
+        socket = "package" if new else "socket"
+        # Where a container does not let it, ranks run unbound.
+        return ["--map-by", f"ppr:{ranks}:{socket}", "--bind-to", f"{socket}:if-supported"]
+    crowded = not job.hosts and job.ranks > machine.cores
+    return ["--map-by", "slot:OVERSUBSCRIBE" if crowded else "slot", "--bind-to", "none"]
+
+
+def _open_mpi_output(job: Job, new: bool) -> list:
+    if not new:
+        words = ["--tag-output"] if job.tag_output else []
+        words += ["--timestamp-output"] if job.timestamps else []
+        return words + (["--output-filename", job.output_folder] if job.output_folder else [])
+    output = ["tag"] if job.tag_output else []
+    output += ["timestamp"] if job.timestamps else []
+    # dir= loses lines in 5.0.11: a rank's second stream cannot make the folder again.
+    output += [f"file={job.output_folder}/rank"] if job.output_folder else []
+    return ["--output", ",".join(output)] if output else []
+
+
+def _message_layers(job: Job, new: bool) -> dict:
+    """Parameters of Open MPI for how messages travel."""
+    # Version 4 cannot let calls fail, so there is nothing for it to know.
+    named = job.messages == "tcp" or (job.messages == "ob1" and new)
+    layers = {"pml": "ob1"} if named else {}
+    if job.messages == "tcp":
+        layers["btl"] = "self,sm,tcp" if new else "self,vader,tcp"
+    return layers
+
+
+def _open_mpi_messages(job: Job, new: bool) -> list:
+    words = []
+    for name, value in _message_layers(job, new).items():
+        words += ["--mca", name, value]
+    if not new:
+        # Where reading a peer's memory is forbidden, as in many containers, version 4 fails instead
+        # of copying. Ranks of a host do not talk through MPI anyway.
+        words += ["--mca", "btl_vader_single_copy_mechanism", "none"]
+    return words
 
 
 def _open_mpi(job: Job, mpi: Mpi, machine: Machine) -> list:
     """Options of mpirun of Open MPI 4 and 5; the latter's runtime has parameters of its own."""
     new = mpi.major >= 5
     words = ["--allow-run-as-root"] if machine.root else []
-    mapping = "slot"
-    if job.cores_per_rank:
-        mapping += f":PE={job.cores_per_rank}"
-    elif not job.hosts and job.ranks > machine.cores:
-        mapping += ":OVERSUBSCRIBE"
-    words += ["--map-by", mapping, "--bind-to", "core" if job.cores_per_rank else "none"]
-    if job.hosts:
-        words += ["-H", show(job.hosts)]
-    if not new:
-        # Where reading a peer's memory is forbidden, as in many containers, version 4 fails instead
-        # of copying. Ranks of a host do not talk through MPI anyway.
-        words += ["--mca", "btl_vader_single_copy_mechanism", "none"]
+    words += _open_mpi_places(job, new, machine)
+    words += ["-H", show(job.hosts)] if job.hosts else []
+    words += _open_mpi_messages(job, new)
 
     def runtime(parameter: str, old: str, value: str) -> list:
         return ["--prtemca", parameter, value] if new else ["--mca", old, value]
@@ -134,7 +195,7 @@ def _open_mpi(job: Job, mpi: Mpi, machine: Machine) -> list:
     if job.nic:
         words += ["--mca", "btl_tcp_if_include", job.nic]
         words += runtime("prte_if_include", "oob_tcp_if_include", job.nic)
-    if job.ssh_port or job.ssh_key:
+    if _ssh_words(job):
         words += runtime("plm_ssh_args", "plm_rsh_args", " ".join(_ssh_words(job)))
     if job.start_timeout and new:
         raise LaunchError(
@@ -143,14 +204,7 @@ def _open_mpi(job: Job, mpi: Mpi, machine: Machine) -> list:
         )
     if job.start_timeout:
         words += ["--mca", "orte_startup_timeout", str(job.start_timeout)]
-    if new:
-        output = ["tag"] if job.tag_output else []
-        # dir= loses lines in 5.0.11: a rank's second stream cannot make the folder again.
-        output += [f"file={job.output_folder}/rank"] if job.output_folder else []
-        words += ["--output", ",".join(output)] if output else []
-    else:
-        words += ["--tag-output"] if job.tag_output else []
-        words += ["--output-filename", job.output_folder] if job.output_folder else []
+    words += _open_mpi_output(job, new)
     if job.verbose:
         words += ["--display", "map"] if new else ["--display-map"]
     for name, value in job.variables:
@@ -161,18 +215,29 @@ def _open_mpi(job: Job, mpi: Mpi, machine: Machine) -> list:
     return [mpi.path, "-np", str(job.ranks), *words]
 
 
-def _mpich(job: Job, mpi: Mpi) -> list:
+def _mpich_places(job: Job, machine: Machine) -> list:
+    if job.binding is not None:
+        return list(job.binding)
+    if places_themselves(job):
+        return []
+    if job.cores_per_rank:
+        return ["-bind-to", f"core:{job.cores_per_rank}"]
+    # Its ranks take turns on the sockets.
+    return ["-bind-to", "socket" if _on_each_socket(job, machine) else "none"]
+
+
+def _mpich(job: Job, mpi: Mpi, machine: Machine) -> list:
     """Options of Hydra, which hands on all variables by itself and knows no limit for starting."""
     refused = {"--start-timeout": job.start_timeout, "--output-filename": job.output_folder}
     refused["--ssh-port or --ssh-identity-file"] = job.ssh_port or job.ssh_key
+    refused |= {"--tcp": job.messages == "tcp", "--prefix-output-with-timestamp": job.timestamps}
     for option, value in refused.items():
         if value:
             raise LaunchError(
                 f"{option} needs Open MPI, and this is {mpi}; leave it out, or name another "
                 "launcher with --mpirun"
             )
-    binding = f"core:{job.cores_per_rank}" if job.cores_per_rank else "none"
-    words = ["-bind-to", binding]
+    words = _mpich_places(job, machine)
     if job.hosts:
         words += ["-hosts", show(job.hosts)]
     if job.nic:
@@ -190,10 +255,10 @@ def mpirun(job: Job, mpi: Mpi, machine: Machine) -> list:
     Raises:
       LaunchError: this MPI cannot do what is asked for.
     """
-    words = _mpich(job, mpi) if mpi.kind == "mpich" else _open_mpi(job, mpi, machine)
+    words = _mpich(job, mpi, machine) if mpi.kind == "mpich" else _open_mpi(job, mpi, machine)
     if job.nic:
         words += _nic_variables(job, mpi)
-    return [*words, *(job.passed or job.program)]
+    return [*words, *job.more, *(job.passed or job.program)]
 
 
 def _nic_variables(job: Job, mpi: Mpi) -> list:
@@ -211,13 +276,21 @@ def srun(job: Job, mpi: Mpi) -> list:
     Raises:
       LaunchError: srun cannot do what is asked for.
     """
-    if job.nic or job.start_timeout or job.ssh_port or job.ssh_key or job.output_folder:
+    of_mpirun = [job.nic, job.start_timeout, job.ssh_port, job.ssh_key, job.output_folder]
+    of_mpirun += [job.binding, job.more, job.timestamps]
+    if any(of_mpirun):
         raise LaunchError(
-            "--srun takes none of --nic, --start-timeout, --output-filename, --ssh-port and "
-            "--ssh-identity-file; leave them out, or leave out --srun"
+            "--srun takes none of --nic, --start-timeout, --output-filename, --ssh-port, "
+            "--ssh-identity-file, --mpi-args, --binding-args and --prefix-output-with-timestamp; "
+            "leave them out, or leave out --srun"
         )
     # env, because a value with a comma cannot be written in srun's --export.
     setting = [f"{name}={value}" for name, value in job.variables if value is not None]
+    if mpi.kind == "openmpi":
+        layers = _message_layers(job, mpi.major >= 5)
+        setting += [f"OMPI_MCA_{name}={value}" for name, value in layers.items()]
+    elif job.messages == "tcp":
+        raise LaunchError(f"--tcp needs Open MPI, and this is {mpi}; leave it out")
     words = ["srun", "--mpi=" + {"openmpi": "pmix", "mpich": "pmi2"}[mpi.kind]]
     words += [f"--ntasks={job.ranks}", "--distribution=block", "--kill-on-bad-exit=1"]
     if job.cores_per_rank:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 
 # Option -> (variable, the factor of its value).
@@ -25,13 +26,31 @@ _FLAGS_WITHOUT_EFFECT = (
     "--no-hierarchical-allreduce",
     "--hierarchical-allgather",
     "--no-hierarchical-allgather",
+    "--torus-allreduce",
+    "--no-torus-allreduce",
+    "--mpi-threads-disable",
+    "--no-mpi-threads-disable",
+    "--no-timeline-mark-cycles",
     "--autotune",
     "--no-autotune",
     "--stall-check",
     "--log-with-timestamp",
     "--log-without-timestamp",
+    "--log-hide-timestamp",
+    "--no-log-hide-timestamp",
 )
-_VALUES_WITHOUT_EFFECT = ("--cycle-time-ms", "--cache-capacity", "--num-nccl-streams")
+_VALUES_WITHOUT_EFFECT = (
+    "--cycle-time-ms",
+    "--cache-capacity",
+    "--num-nccl-streams",
+    "--thread-affinity",
+    "--gloo-timeout-seconds",
+    "--autotune-log-file",
+    "--autotune-warmup-samples",
+    "--autotune-steps-per-sample",
+    "--autotune-bayes-opt-max-samples",
+    "--autotune-gaussian-process-noise",
+)
 
 _ELASTIC = "the number of ranks is fixed; --max-restarts N starts a failed job again"
 _REFUSED = {
@@ -45,6 +64,8 @@ _REFUSED = {
     "--host-discovery-script": _ELASTIC,
     "--slots-per-host": _ELASTIC,
     "--reset-limit": _ELASTIC,
+    "--elastic-timeout": _ELASTIC,
+    "--blacklist-cooldown-range": _ELASTIC,
 }
 
 
@@ -58,6 +79,14 @@ def _refuse(option: str, remedy: str):
     return Refuse
 
 
+def _words(text: str) -> list:
+    """An argparse type: words as a shell splits them."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
+
+
 def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
     """Adds them to smddprun's."""
     add = parser.add_argument_group("also understood, as horovodrun's").add_argument
@@ -65,6 +94,21 @@ def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
     add("--output-filename", metavar="FOLDER", help="write each rank's output to files there")
     add("-p", "--ssh-port", type=number, metavar="PORT", help="sshd's port on all hosts")
     add("-i", "--ssh-identity-file", metavar="FILE", help="ssh's key")
+    add("--tcp", action="store_true", help="between hosts TCP only, whatever networks there are")
+    add("--mpi-args", dest="more", type=_words, default=[], metavar="WORDS", help="for mpirun")
+    add(
+        "--binding-args",
+        dest="binding",
+        type=_words,
+        metavar="WORDS",
+        help='for mpirun, instead of the default, as in --binding-args="--bind-to none"',
+    )
+    add(
+        *("--prefix-output-with-timestamp", "-prefix-timestamp"),
+        dest="timestamps",
+        action="store_true",
+        help="begin each line of output with the time",
+    )
     add("--check-build", "-cb", action="store_true", help="print what is installed and end")
     add("--no-stall-check", action="store_true", help="SMDDP_STALL_WARNING_SECONDS=0")
     for option, (variable, factor) in _VARIABLES.items():
@@ -75,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
     for option in _VALUES_WITHOUT_EFFECT:
         add(option, dest="without_effect", action="append", help=_HIDE)
     for option, remedy in _REFUSED.items():
-        add(option, nargs="?", action=_refuse(option, remedy), dest=_HIDE, help=_HIDE)
+        add(option, nargs="*", action=_refuse(option, remedy), dest=_HIDE, help=_HIDE)
 
 
 _HIDE = argparse.SUPPRESS

@@ -11,7 +11,6 @@ from smddp_tf.launch.errors import LaunchError
 
 _NAME = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"  # a name, an IPv4, or [an IPv6]
 _FORM = "HOST or HOST:SLOTS, as in -H host1:8,host2:8"
-LOCAL = ("localhost", "127.0.0.1")
 # A launcher that MPI can talk to sets one of them (see ops/transport/bootstrap/launch.cc).
 OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -182,8 +181,10 @@ def slurm_hosts(environment: Mapping[str, str]) -> list:
     return [Host(*pair) for pair in zip(names, slots or [None] * len(names), strict=True)]
 
 
-def sagemaker_hosts(environment: Mapping[str, str]) -> list:
+def sagemaker_hosts(environment: Mapping[str, str], ranks: int | None = None) -> list:
     """The hosts of a SageMaker training job, with GPUs as slots; empty outside of a container.
+
+    A given number of ranks is shared evenly, so that no host is idle.
 
     Raises:
       LaunchError: the variables are not understood, or another host of the job has to launch.
@@ -207,4 +208,4 @@ def sagemaker_hosts(environment: Mapping[str, str]) -> list:
             f"this host is {current}, and the job is launched on {names[0]}; here only sshd has to "
             "run, until the job has ended"
         )
-    return [Host(name, slots) for name in names]
+    return [Host(name, slots if ranks is None else None) for name in names]

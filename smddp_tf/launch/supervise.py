@@ -95,13 +95,13 @@ def run_with_restarts(
     restarts: int,
     tagged: bool = False,
     once: Callable = run,
-) -> int:
+) -> Outcome:
     """Runs the command until it succeeds, and after failures up to `restarts` times again.
 
     Ranks see how often that was as SMDDP_RESTART, from 0. A signal to this process ends the job.
 
     Returns:
-      The exit code of the last run.
+      How the last run ended.
     """
     for attempt in range(restarts + 1):
         outcome = once(command, {**environment, "SMDDP_RESTART": str(attempt)}, tagged)
@@ -116,4 +116,4 @@ def run_with_restarts(
             say(f"{text}; it starts again ({attempt + 1} of {restarts})")
         else:
             say(text + (f", and was started again {restarts} times" if restarts else ""))
-    return outcome.code
+    return outcome

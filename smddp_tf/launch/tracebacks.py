@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 # How lines begin: of Open MPI [1,3]<stderr>: (with the job's name before a @), of MPICH [3], of
-# srun 3:. A space may follow.
-_TAG = re.compile(rb"\[(?:[^\]\s]*,)?(\d+)\](?:<std(?:err|out)>:)?|(\d+):")
+# srun 3:. A space may follow. The time, if it is asked for, comes before it.
+_TIME = rb"(?:\[?\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\]?)?"
+_TAG = re.compile(_TIME + rb"\[(?:[^\]\s]*,)?(\d+)\](?:<std(?:err|out)>:)?|(\d+):")
 # Open MPI 4 and MPICH also put it before each piece that the rank wrote, inside of a line.
-_INNER = re.compile(rb"\[\d+,\d+\]<std(?:err|out)>:")
+_INNER = re.compile(_TIME + rb"\[\d+,\d+\]<std(?:err|out)>:")
 _FIRST = b"Traceback (most recent call last):"
 # What Open MPI says about the rank that it blames.
 _BLAMED = re.compile(rb"Process name: \[\S+?,(\d+)\]")

@@ -2,7 +2,8 @@
 
     body_killed.py VICTIM FOLDER
 
-Each rank writes to FOLDER: what it prints to stderr (err*), when it was killed or told (at*), and
+Each rank writes to FOLDER: how it was told to send messages (messages*), what it prints to stderr
+(err*), when it was killed or told (at*), and
 the sentence it was told (text*). The ranks of a machine share one monotonic clock.
 """
 
@@ -28,6 +29,8 @@ def main():
 
     def note(kind, text):
         (folder / f"{kind}{core.rank}").write_text(text)
+
+    note("messages", os.environ.get("OMPI_MCA_pml", ""))
 
     def die():
         note("at", repr(time.monotonic()))

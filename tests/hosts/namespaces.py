@@ -13,13 +13,14 @@ import functools
 import os
 import pathlib
 import select
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-SUBNET = "10.213.37"
+NETWORK, FIRST_SUBNET = "10.213", 37
 BIN = pathlib.Path(sys.executable).parent
 # How a host starts: its own name and /dev/shm, what else is asked for, then it says so, and waits.
 # The shell stays: it is process 1, which collects the processes that lose their parents.
@@ -97,12 +98,16 @@ class Hosts:
       rate: of each host's link in each direction, as tc writes it; None: as fast as the kernel.
       prefix: they are named host1, host2, ...
       prepare: a shell command that each runs when it starts.
+      apart: each is in a subnet of its own; "routed": with the switch as the router between them.
     """
 
-    def __init__(self, count, rate=None, prefix="host", prepare="true"):
+    def __init__(self, count, rate=None, prefix="host", prepare="true", apart=""):
         self.count, self._rate, self._prepare = count, rate, prepare
         self.names = [f"{prefix}{i + 1}" for i in range(count)]
-        self.addresses = [f"{SUBNET}.{i + 1}" for i in range(count)]
+        self._apart = apart
+        nets = [f"{NETWORK}.{FIRST_SUBNET + (i if apart else 0)}" for i in range(count)]
+        self.addresses = [f"{net}.{i + 1}" for i, net in enumerate(nets)]
+        self._routers = [f"{net}.254" for net in nets]
         self._holders = []
 
     def __enter__(self):
@@ -123,8 +128,12 @@ class Hosts:
         agent.chmod(0o755)
         self._switch = self._hold("switch")
         self._ip(self._switch, "link", "add", "br0", "type", "bridge")
-        self._ip(self._switch, "addr", "add", f"{SUBNET}.254/24", "dev", "br0")
+        for router in sorted(set(self._routers)):
+            self._ip(self._switch, "addr", "add", f"{router}/24", "dev", "br0")
         self._ip(self._switch, "link", "set", "br0", "up")
+        if self._apart == "routed":
+            forward = "echo 1 >/proc/sys/net/ipv4/ip_forward"
+            _run("nsenter", "-t", self._switch.pid, "-n", "-m", "-p", "sh", "-c", forward)
         for i, name in enumerate(self.names):
             host = self._hold(name)
             pathlib.Path(self._folder.name, self.addresses[i]).write_text(str(host.pid))
@@ -134,6 +143,8 @@ class Hosts:
             self._ip(self._switch, "link", "set", port, "master", "br0", "up")
             self._ip(host, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
             self._ip(host, "link", "set", "eth0", "up")
+            if self._apart == "routed":
+                self._ip(host, "route", "add", "default", "via", self._routers[i])
             if self._rate is not None:
                 self._limit(self._switch, port)
                 self._limit(host, "eth0")
@@ -198,11 +209,26 @@ class Hosts:
         Raises HostsError if it fails, or does not end within `timeout` seconds.
         """
         mpirun = str(mpirun or BIN / "mpirun")
-        places = ",".join(f"{a}:{n}" for a, n in zip(self.addresses, ranks, strict=True) if n)
-        agent = pathlib.Path(self._folder.name, "agent")
         command = ["nsenter", "-t", str(self._switch.pid), "-n", mpirun, "-np", str(sum(ranks))]
-        command += ["-H", places, "--mca", "plm_rsh_agent", str(agent), *OVER_TCP, "eth0"]
+        command += ["-H", self._places(ranks), *self._agent(), *OVER_TCP, "eth0"]
         command += ["--bind-to", "none", *options, *map(str, program)]
+        return self._launch(command, mpirun, program, timeout, env)
+
+    def smddprun(self, ranks, program, *, timeout, env=None) -> str:
+        """As mpirun(), on the first host and by smddprun, which chooses the options."""
+        mpirun = BIN / "mpirun"
+        command = ["nsenter", "-t", str(self.pids()[0]), "-n", "-u", sys.executable, "-m"]
+        command += ["smddp_tf.launch", "--mpirun", str(mpirun), "-H", self._places(ranks)]
+        command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *map(str, program)]
+        return self._launch(command, mpirun, program, timeout, env)
+
+    def _places(self, ranks) -> str:
+        return ",".join(f"{a}:{n}" for a, n in zip(self.addresses, ranks, strict=True) if n)
+
+    def _agent(self) -> list:
+        return ["--mca", "plm_rsh_agent", os.path.join(self._folder.name, "agent")]
+
+    def _launch(self, command, mpirun, program, timeout, env) -> str:
         keep = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_"))}
         keep["PATH"] = f"{pathlib.Path(mpirun).parent}{os.pathsep}{keep.get('PATH', '')}"
         keep.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")

@@ -38,8 +38,8 @@ def test_every_collective(ranks):
             assert need * 0.99 < times < need * 1.05, (ranks, name, row["traffic"])
 
 
-@pytest.mark.parametrize("ranks", [[2, 2], [1, 1]], ids=lambda ranks: f"{ranks}")
-def test_a_killed_rank(ranks, tmp_path):
+@pytest.mark.parametrize(("ranks", "launcher"), [([2, 2], "mpirun"), ([1, 1], "smddprun")])
+def test_a_killed_rank(ranks, launcher, tmp_path):
     """In the middle of a sum: all others say so, end within seconds, and nothing is left.
 
     A peer on its host can name the rank. The others know what they waited for, and that a rank of
@@ -50,11 +50,12 @@ def test_a_killed_rank(ranks, tmp_path):
     late = {"SMDDP_TIMEOUT_SECONDS": "40"}  # what a hang would show as
     with Hosts(2) as hosts:
         with pytest.raises(HostsError, match="exit") as ended:
-            hosts.mpirun(ranks, program, timeout=60, env=late)
+            getattr(hosts, launcher)(ranks, program, timeout=60, env=late)
         end, deadline = time.monotonic(), time.monotonic() + 5
         while hosts.left_behind() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert hosts.left_behind() == []
+    assert (tmp_path / "messages0").read_text() == "ob1"  # smddprun: since there is only Ethernet
     killed = float((tmp_path / f"at{victim}").read_text())
     assert end - killed < 10, str(ended.value)
     known = rf"rank {victim} \(process \d+\) died|a rank on another node has died"
@@ -82,6 +83,26 @@ def test_the_doctor_sees_a_shared_session_folder(tmp_path):
         output = hosts.mpirun([1, 1], program, timeout=60, env=env)
         assert "a job can run" in output, output
         assert "apart by process ids" not in output, output
+
+
+def test_the_doctor_on_two_subnets():
+    """With a router a job can run, which a warning tells; without one it says what is missing."""
+    program = [sys.executable, "-m", "smddp_tf.doctor", "--quick", "--timeout", "3"]
+    env = {"PYTHONPATH": str(HERE.parents[1])}
+    with Hosts(2, apart="routed") as hosts:
+        output = hosts.smddprun([1, 1], program, timeout=60, env=env)
+    assert "WARNING: the hosts have no IPv4 network in common: host1 is in 10.213.37.0/24" in output
+    assert "a job can run" in output, output
+    with Hosts(2, apart="unrouted") as hosts:
+        a, b = hosts.addresses
+        tried = {"SMDDP_LAUNCH_HOSTS": f"{a}:1,{b}:1", "SMDDP_LAUNCH_PORT": "50123"}
+        words = [word for name in tried for word in ("-x", name)]
+        with pytest.raises(HostsError, match="exit 1") as ended:
+            hosts.mpirun([1, 1], program, timeout=60, env={**env, **tried}, options=words)
+    said = str(ended.value)
+    wanted = rf"{a} and {b} cannot connect to each other \(port 50123: Network is unreachable\)"
+    assert re.search(f"ERROR: {wanted}", said), said
+    assert f"a route between the networks of {a} and {b}" in said
 
 
 def test_hosts_leave_nothing():

@@ -40,7 +40,7 @@ def _hosts() -> Hosts:
 
 def why_not(environment: pathlib.Path) -> str:
     """Why such a job cannot run here; "" if it can."""
-    for needed in ("bin/train", "bin/orted", "sshd/usr/sbin/sshd"):
+    for needed in ("bin/train", "bin/orted", "sshd/usr/sbin/sshd", "sdk3/sagemaker/train"):
         if not (environment / needed).exists():
             return f"there is no {environment / needed}; `make test-sagemaker` installs it"
     try:
@@ -67,7 +67,21 @@ class TrainingJob:
         return self.logs[host].read_text(errors="replace")
 
 
-def _configure(root: pathlib.Path, host: int, names, source, hyperparameters, channels) -> None:
+def _of_sdk(source, hyperparameters) -> dict:
+    """The hyperparameters of an estimator with a source_dir: its own and the user's, as JSON."""
+    given = {
+        "sagemaker_program": "train.py",
+        "sagemaker_submit_directory": str(source),
+        "sagemaker_container_log_level": 20,
+        "sagemaker_job_name": "job",
+        "sagemaker_region": "us-west-2",
+        "sagemaker_instance_type": INSTANCE,
+        **hyperparameters,
+    }
+    return {name: json.dumps(value) for name, value in given.items()}
+
+
+def _configure(root: pathlib.Path, host: int, names, hyperparameters, channels) -> None:
     """What the service puts into /opt/ml; `root` is the host's, as seen from here."""
     ml = root / "opt/ml"
     shutil.rmtree(ml, ignore_errors=True)
@@ -82,20 +96,10 @@ def _configure(root: pathlib.Path, host: int, names, source, hyperparameters, ch
         "instance_groups": [group],
         "network_interface_name": "eth0",
     }
-    given = {
-        "sagemaker_program": "train.py",
-        "sagemaker_submit_directory": str(source),
-        "sagemaker_container_log_level": 20,
-        "sagemaker_job_name": "job",
-        "sagemaker_region": "us-west-2",
-        "sagemaker_instance_type": INSTANCE,
-        **hyperparameters,
-    }
     inputs = {name: {"TrainingInputMode": "File"} for name in channels}
     config = ml / "input/config"
     (config / "resourceconfig.json").write_text(json.dumps(resources))
-    text = {name: json.dumps(value) for name, value in given.items()}
-    (config / "hyperparameters.json").write_text(json.dumps(text))
+    (config / "hyperparameters.json").write_text(json.dumps(hyperparameters))
     (config / "inputdataconfig.json").write_text(json.dumps(inputs))
     for name, folder in channels.items():
         shutil.copytree(folder, ml / "input/data" / name)
@@ -137,8 +141,8 @@ def _let_log_in(root: pathlib.Path, environment: pathlib.Path, keys: pathlib.Pat
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n" + lines)
 
 
-def _start(made: Hosts, host: int, environment: pathlib.Path, log: pathlib.Path):
-    """The toolkit, with the variables of a TensorFlow container."""
+def _start(made: Hosts, host: int, environment: pathlib.Path, command, log: pathlib.Path):
+    """The container's command, with the variables of a TensorFlow container."""
     variables = {
         "PATH": f"/usr/local/bin:{environment / 'bin'}:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/root",
@@ -152,7 +156,7 @@ def _start(made: Hosts, host: int, environment: pathlib.Path, log: pathlib.Path)
     with log.open("wb") as output:
         return made.start(
             host,
-            [str(environment / "bin/train")],
+            command,
             env=variables,
             cwd="/",
             stdin=subprocess.DEVNULL,
@@ -162,15 +166,20 @@ def _start(made: Hosts, host: int, environment: pathlib.Path, log: pathlib.Path)
 
 
 @contextlib.contextmanager
-def training_job(environment, source, hyperparameters, channels):
+def training_job(environment, *, hyperparameters, channels, source=None, command=None):
     """A job, until the end of the `with` block.
 
     Args:
       environment: the virtual environment of the container, with sshd in its folder sshd.
-      source: the folder that an estimator has as source_dir; its entry point is train.py.
-      hyperparameters: name -> value, those among them that a distribution becomes.
+      hyperparameters: name -> value, those among them that a distribution becomes; without toolkit
+        the values are text.
       channels: name -> folder with its data.
+      source: the folder that an estimator has as source_dir; its entry point is train.py.
+      command: what each host runs; None: the toolkit.
     """
+    if command is None:
+        hyperparameters = _of_sdk(source, hyperparameters)
+        command = [str(environment / "bin/train")]
     with tempfile.TemporaryDirectory(prefix="job") as name, _hosts() as made:
         folder = pathlib.Path(name)
         keys = folder / "id_rsa"
@@ -179,10 +188,10 @@ def training_job(environment, source, hyperparameters, channels):
         roots = [pathlib.Path(f"/proc/{pid}/root") for pid in made.pids()]
         addresses = dict(zip(made.names, made.addresses, strict=True))
         for host, root in enumerate(roots):
-            _configure(root, host, made.names, source, hyperparameters, channels)
+            _configure(root, host, made.names, hyperparameters, channels)
             _let_log_in(root, environment, keys, addresses)
         logs = [folder / f"{host}.log" for host in made.names]
-        trains = [_start(made, host, environment, log) for host, log in enumerate(logs)]
+        trains = [_start(made, host, environment, command, log) for host, log in enumerate(logs)]
         yield TrainingJob(trains, logs, [root / "opt/ml" for root in roots])
         for train in trains:
             train.kill()

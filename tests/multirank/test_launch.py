@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -57,10 +58,11 @@ def test_the_traceback_comes_last(tmp_path, mpi):
         "if rank == 1:\n"
         "    raise ValueError('the cause')\n"
     )
-    words = ["--mpirun", mpirun, "-np", 3, "--tag-output", "-x", "A=b,c"]
+    words = ["--mpirun", mpirun, "-np", 3, "-x", "A=b,c"]  # no terminal: with tags
     code, output = run([*SMDDPRUN, *words, sys.executable, script])
     assert code == 1, output
     for rank in range(3):
+        assert f"smddprun: rank {rank} starts on {socket.gethostname()}\n" in output
         assert any(
             line.endswith(f"here is {rank} 0 b,c") and line[0] == "["
             for line in output.splitlines()
@@ -128,7 +130,7 @@ def test_ranks_that_die_twice(tmp_path):
 
 def test_doctor_under_mpirun():
     """Both ranks, how they reach each other, how fast; nothing to complain of is an error."""
-    code, output = run([*SMDDPRUN, "-np", 2, *DOCTOR])
+    code, output = run([*SMDDPRUN, "-np", 2, "--no-tag-output", *DOCTOR])
     report = report_of(output)
     assert code == 0, report["findings"]
     job = report["job"]
@@ -154,7 +156,7 @@ def why_no_mount() -> str:
 
 
 def test_doctor_with_a_bad_setup():
-    """Ranks on one core, emulated nodes and a small /dev/shm are said, and are no errors."""
+    """Ranks on one core, emulated nodes, a small /dev/shm and clocks apart are no errors."""
     reason = why_no_mount()
     if reason:
         pytest.skip(f"unshare -m: {reason}")
@@ -163,13 +165,15 @@ def test_doctor_with_a_bad_setup():
     core = min(os.sched_getaffinity(0))
     small = 'mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$@"'
     inside = ["unshare", "-m", "sh", "-c", small, "sh"]
-    words = ["-np", 2, "-x", "SMDDP_NODES=2", "taskset", "-c", core, *DOCTOR]
+    words = ["-np", 2, "--no-tag-output", "-x", "SMDDP_NODES=2", "taskset", "-c", core]
+    words += [sys.executable, SCRIPTS / "doctor_with_a_wrong_clock.py", "--json", "--quick"]
     code, output = run([*inside, *SMDDPRUN, *words])
     report = report_of(output)
     assert code == 0, report["findings"]
     said = "\n".join(f"{one['level']}: {one['what']}" for one in report["findings"])
     assert f"warning: bound to one of {os.cpu_count()} cores" in said
     assert "warning: /dev/shm has" in said
+    assert "warning: the hosts' clocks differ by 5.0 s" in said
     pair = report["job"]["pairs"][0]
     assert (pair["transport"], pair["why_not_faster"]) == ("MPI", "SMDDP_NODES=2 emulates nodes")
 

@@ -17,12 +17,17 @@ SOUND = {
     "user": 0,
     "boot": "b1",
     "process_namespace": "pid:[1]",
+    "network_namespace": "net:[1]",
     "cores": 8,
     "usable_cores": [0, 1, 2, 3, 4, 5, 6, 7],
+    "sockets": 1,
+    "may_bind": True,
     "cpu_quota": 0.0,
     "shm_bytes": 1 << 30,
     "shm_free_bytes": 1 << 30,
     "interfaces": [LO, ETH0],
+    "fabric": "",
+    "messages": "",
     "emulated_nodes": "",
     "session_folder": "/tmp",
     "session_file_system": "ext4",
@@ -54,6 +59,9 @@ def test_this_machine():
         ({}, 9, NOTE, "9 ranks share 8 cores"),
         ({"cpu_quota": 2.5}, 1, WARNING, "a quota of 2.5 CPUs, while TensorFlow sees 8 cores"),
         ({"cpu_quota": 8.0}, 1, None, ""),
+        ({"sockets": 2}, 8, NOTE, "may run on any of 2 sockets"),
+        ({"sockets": 2}, 3, None, ""),
+        ({"sockets": 2}, 1, None, ""),
         ({"shm_bytes": 0, "shm_free_bytes": 0}, 1, WARNING, "no /dev/shm"),
         ({"shm_free_bytes": 63 << 20}, 4, WARNING, "/dev/shm has 63 of 1024 MiB free"),
         ({"shm_free_bytes": 64 << 20}, 4, None, ""),
@@ -73,7 +81,11 @@ def test_machines(change, ranks, level, said):
     [
         ({}, "shared memory, large copies straight from the peer", ""),
         ({"reads_peers": "no right"}, "shared memory", "large copies take two steps: no right"),
-        ({"node": 1, "boot": "b2"}, "MPI", "on different machines"),
+        (
+            {"node": 1, "boot": "b2"},
+            "MPI",
+            "on different machines; neither InfiniBand nor EFA on a",
+        ),
         ({"node": 1, "process_namespace": "x"}, "MPI", "one machine, but two containers"),
         ({"node": 1, "user": 7}, "MPI", "one machine, but two users"),
         ({"node": 1, "emulated_nodes": "2"}, "MPI", "SMDDP_NODES=2 emulates nodes"),
@@ -93,6 +105,24 @@ def test_transports(change, way, why):
         assert bool(remedy) == could_be_faster
         expected = could_be_faster and "emulates" not in why
         assert len(links.check_transports([*pair, pair[1]])) == expected
+
+
+def test_a_fast_network():
+    """Is used, unless MPI is kept from it, or one of the machines lacks it."""
+    one = {**SOUND, "fabric": "infiniband/efa_0"}
+    other = {**one, "host": "b", "boot": "b2", "node": 1}
+    assert links.transport(one, other) == ("MPI", "on different machines", "")
+    way, why, remedy = links.transport(one, {**other, "messages": "ob1"})
+    assert (way, remedy) == ("MPI", "leave out --tcp and --mca pml ob1")
+    assert why == "on different machines; OMPI_MCA_pml=ob1 keeps MPI from infiniband/efa_0"
+    way, why, remedy = links.transport(one, {**other, "fabric": ""})
+    assert why == "on different machines; neither InfiniBand nor EFA on b"
+
+
+def test_ranks_that_cannot_be_bound():
+    """The remedy is the right that the container lacks."""
+    (finding,) = machine.check({**SOUND, "sockets": 2, "may_bind": False}, 8)
+    assert "--cap-add SYS_NICE" in finding.remedy
 
 
 def host(name, *interfaces):

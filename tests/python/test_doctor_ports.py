@@ -1,6 +1,8 @@
 """Connections between hosts are tried both ways, on hosts that are network namespaces."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -94,6 +96,17 @@ def test_names_that_cannot_be_resolved():
     found = {"names": ["a", "b"], "index": 0, "port": 1, "to": {"b": "why"}, "from": {"b": False}}
     (finding,) = ports.check(found)
     assert finding.what == "a and b cannot connect to each other (port 1: why)"
+
+
+@pytest.mark.parametrize("number", [errno.ENETUNREACH, errno.EHOSTUNREACH])
+def test_networks_without_a_route(number):
+    """No rule is missing then."""
+    why = os.strerror(number)
+    found = {"names": ["a", "b"], "index": 0, "port": 1, "to": {"b": why}, "from": {"b": False}}
+    (finding,) = ports.check(found)
+    assert finding.what == f"a and b cannot connect to each other (port 1: {why})"
+    assert finding.remedy.startswith("a route between the networks of a and b")
+    assert "security group" not in finding.remedy
 
 
 def test_who_tries():

@@ -6,27 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from launch_line import MPICH, OPEN_MPI_4, OPEN_MPI_5, line
 
 from smddp_tf.launch import __main__ as launch
-from smddp_tf.launch import command, hosts, mpi, options
+from smddp_tf.launch import hosts, mpi
 from smddp_tf.launch.errors import LaunchError
 from smddp_tf.launch.hosts import Host
-
-OPEN_MPI_4 = mpi.Mpi("mpirun", "openmpi", "4.1.8")
-OPEN_MPI_5 = mpi.Mpi("mpirun", "openmpi", "5.0.11")
-MPICH = mpi.Mpi("mpirun", "mpich", "5.0.2")
-USER = command.Machine(root=False, cores=8, name="here")
-PROGRAM = ["python", "train.py"]
-
-
-def line(words, mpi=OPEN_MPI_5, machine=USER, environment=()):
-    """The command for smddprun's words, in an environment that has PATH only unless given."""
-    given = options.parse(words.split())
-    environment = {"PATH": "/usr/bin:/bin", **dict(environment)}
-    given.program = [sys.executable if word == "python" else word for word in given.program]
-    job = launch.make_job(given, environment, machine)
-    made = command.srun(job, mpi) if given.srun else command.mpirun(job, mpi, machine)
-    return " ".join(made).replace(sys.executable, "python")
+from smddp_tf.launch.machine import Machine
 
 
 def refused(capsys, words, **settings):
@@ -95,6 +81,12 @@ ON_B = "-x PATH -x SMDDP_LAUNCH_HOSTS -x SMDDP_LAUNCH_PORT -x SMDDP_RESTART"  # 
             "-x SMDDP_BUCKET_BYTES=67108864 -x SMDDP_LOG_LEVEL=debug "
             "-x SMDDP_STALL_WARNING_SECONDS=0",
         ),
+        (
+            OPEN_MPI_5,
+            "-np 2 -prefix-timestamp --tag-output --mpi-args=--x=y --autotune-log-file f "
+            "--torus-allreduce --thread-affinity 0 --log-hide-timestamp --gloo-timeout-seconds 9",
+            "-np 2 --map-by slot --bind-to none --output tag,timestamp --x=y",
+        ),
     ],
 )
 def test_mpirun(launcher, words, wanted):
@@ -104,7 +96,7 @@ def test_mpirun(launcher, words, wanted):
 
 def test_root():
     """Open MPI refuses to run as root unless told."""
-    root = command.Machine(root=True, cores=8, name="here")
+    root = Machine(root=True, cores=8, name="here")
     assert "-np 2 --allow-run-as-root" in line("-np 2 python t.py", machine=root)
     assert "root" not in line("-np 2 python t.py", MPICH, machine=root)
 
@@ -132,6 +124,7 @@ def test_variables_go_to_other_hosts_only():
         ("-np 2 no_such_dir/train.py", "python no_such_dir/train.py"),
         ("-np 2 --alias python train.py", "python -m smddp_tf.compat train.py"),
         ("-np 2 --alias train.py x", "python -m smddp_tf.compat train.py x"),
+        ("--alias horovodrun -np 2 python t.py", "python -m smddp_tf.compat t.py"),
         ("--alias -np 2 python -m a.b x", "python -m smddp_tf.compat -m a.b x"),
         (
             "-np 2 --alias python -u -W error -X dev t.py",
@@ -178,7 +171,7 @@ def test_sagemaker():
     assert "--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0" in made
     assert "-x SM_HOSTS" in made
     alone = {**SAGEMAKER, "SM_HOSTS": '["algo-1"]', "SM_NUM_GPUS": "0"}
-    there = command.Machine(root=False, cores=8, name="algo-1")
+    there = Machine(root=False, cores=8, name="algo-1")
     wanted = "mpirun -np 1 --map-by slot --bind-to none python t.py"
     assert line("python t.py", machine=there, environment=alone) == wanted
 
@@ -197,6 +190,9 @@ def test_sagemaker():
         ("-np 2 --alias python", "Python is given no script"),
         ("-np 2 --alias -- python t.py", "--alias takes the program directly"),
         ("-np 2 --gloo", "--gloo of horovodrun has no meaning here: ranks are connected by MPI"),
+        ("-np 2 --blacklist-cooldown-range 1 2", "the number of ranks is fixed"),
+        ("-np 2 --mpi-args=' python t.py", "No closing quotation"),
+        ("-np 2 --srun --mpi-args=x python t.py", "--srun takes none of --nic"),
         ("--min-np 2 -np 2 python t.py", "--max-restarts N starts a failed job again"),
         ("-np 9 -H a:4,b:4 python t.py", "-np 9, but the hosts a:4,b:4 have 8 slots"),
         ("-H a,b python t.py", "how many ranks? Give -np, or slots for each host"),
@@ -220,6 +216,9 @@ def test_refusals_of_mpich_and_environments(capsys):
     """What one MPI cannot do; allocations that are not understood."""
     text = refused(capsys, "-np 2 --start-timeout 9 python t.py", mpi=MPICH)
     assert "--start-timeout needs Open MPI, and this is MPICH 5.0.2 (mpirun)" in text
+    for option in ("--tcp", "--prefix-output-with-timestamp"):
+        text = refused(capsys, f"-np 2 {option} python t.py", mpi=MPICH)
+        assert f"{option} needs Open MPI, and this is MPICH" in text
     text = refused(capsys, "-np 2 --start-timeout 9 python t.py")
     assert "--start-timeout needs Open MPI 4, and this is Open MPI 5.0.11" in text
     worker = {**SAGEMAKER, "SM_CURRENT_HOST": "algo-2"}
@@ -308,6 +307,18 @@ def test_the_library_of_an_mpirun(tmp_path):
     assert [mpi.library(one) for one in made] == ["", ""]
     (tmp_path / "lib/libmpi.so.12").touch()
     assert [mpi.library(one) for one in made] == [str(tmp_path / "lib/libmpi.so.12")] * 2
+
+
+def test_an_mpirun_that_is_a_link(tmp_path):
+    """It is called where its daemon is, unless there is one beside the link."""
+    for folder in ("bin", "links"):
+        (tmp_path / folder).mkdir()
+    for file in ("bin/orterun", "bin/orted"):
+        (tmp_path / file).touch(0o755)
+    (tmp_path / "links/mpirun").symlink_to(tmp_path / "bin/orterun")
+    assert mpi.find(None, str(tmp_path / "links")) == str(tmp_path / "bin/orterun")
+    (tmp_path / "links/orted").symlink_to(tmp_path / "bin/orted")
+    assert mpi.find("mpirun", str(tmp_path / "links")) == str(tmp_path / "links/mpirun")
 
 
 def test_an_mpirun_that_sets_its_prefix(tmp_path):

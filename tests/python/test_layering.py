@@ -16,7 +16,7 @@ ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # A folder or module may import those of lower levels, and its neighbours on its own; the files of a
 # folder may import each other. __init__ imports keras by name only, when something of it is used.
 LEVELS = [
-    {"errors", "timeline", "launch", "_plan", "_types", "_version"},
+    {"errors", "timeline", "launch", "_plan", "_records", "_types", "_version"},
     {"_job", "sagemaker"},
     {"_graph"},
     {"_compression"},
@@ -27,7 +27,7 @@ LEVELS = [
     {"compat", "doctor", "__main__"},
 ]
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "launch", "sagemaker", "_types", "_version", "_plan", "_job"}
+PURE = {"errors", "launch", "sagemaker", "_records", "_types", "_version", "_plan", "_job"}
 
 
 def test_cpp_rooms_include_downward_only():

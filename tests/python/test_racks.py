@@ -3,10 +3,11 @@
 import pytest
 
 from smddp_tf.launch import __main__ as launch
-from smddp_tf.launch import command, mpi, options, racks
+from smddp_tf.launch import mpi, options, racks
 from smddp_tf.launch.hosts import Host, show
+from smddp_tf.launch.machine import Machine
 
-HERE = command.Machine(root=False, cores=8, name="here")
+HERE = Machine(root=False, cores=8, name="here")
 
 # As Slurm 22.05 prints it.
 RACKS = """SwitchName=rack1 Level=0 LinkSpeed=1 Nodes=host[1,3]

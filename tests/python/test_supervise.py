@@ -20,17 +20,17 @@ def outcomes(*codes, **more):
 def test_restarts(capsys):
     """Until it succeeds, or as often as allowed; not after a signal to smddprun."""
     once, seen = outcomes(1, 137, 0)
-    assert supervise.run_with_restarts([], {}, 5, once=once) == 0
+    assert supervise.run_with_restarts([], {}, 5, once=once).code == 0
     assert seen == ["0", "1", "2"]
     assert "exit code 137; it starts again (2 of 5)" in capsys.readouterr().err
     once, seen = outcomes(1, 3, cause="the traceback of rank 1")
-    assert supervise.run_with_restarts([], {}, 1, once=once) == 3
+    assert supervise.run_with_restarts([], {}, 1, once=once).code == 3
     err = capsys.readouterr().err
     assert err.endswith(
         "rank 1\nsmddprun: the job failed with exit code 3, and was started again 1 times\n"
     )
     once, seen = outcomes(130, interrupted=True)
-    assert supervise.run_with_restarts([], {}, 5, once=once) == 130
+    assert supervise.run_with_restarts([], {}, 5, once=once).code == 130
     assert seen == ["0"]
 
 
@@ -43,7 +43,14 @@ ValueError: of rank {rank}
 
 @pytest.mark.parametrize(
     ("tag", "tagged"),
-    [("[1,{rank}]<stderr>:", 1), ("[1,{rank}]<stderr>: ", 1), ("[{rank}] ", 1), ("{rank}: ", 1)],
+    [
+        ("[1,{rank}]<stderr>:", 1),
+        ("[1,{rank}]<stderr>: ", 1),
+        ("Sun Nov  1 22:30:39 2026[1,{rank}]<stderr>:", 1),
+        ("[Sun Nov 22 22:30:39 2026][1,{rank}]<stderr>: ", 1),
+        ("[{rank}] ", 1),
+        ("{rank}: ", 1),
+    ],
 )
 def test_tracebacks_are_told_apart_by_tags(tag, tagged):
     """Those of two ranks, line by line in turn, in pieces of any size."""
@@ -63,11 +70,11 @@ def test_tracebacks_are_told_apart_by_tags(tag, tagged):
 
 def test_tags_inside_of_lines():
     """Open MPI 4 puts one before each piece that a rank wrote."""
-    found = Tracebacks(True)
-    tag = "[1,4]<stderr>:"
-    lines = TRACEBACK.format(rank=4).replace("    main", f"    {tag}main").splitlines()
-    found.feed("".join(f"{tag}{line}\n" for line in lines).encode())
-    assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=4).rstrip()
+    for tag in ("[1,4]<stderr>:", "Sun Nov 22 22:30:39 2026[1,4]<stderr>:"):
+        found = Tracebacks(True)
+        lines = TRACEBACK.format(rank=4).replace("    main", f"    {tag}main").splitlines()
+        found.feed("".join(f"{tag}{line}\n" for line in lines).encode())
+        assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=4).rstrip()
 
 
 def test_tags_of_mpich_inside_of_lines():
