@@ -5,17 +5,29 @@
 Both are called from Python on prepared arguments, the core through ctypes, MPI through mpi4py, so
 a call costs either about a microsecond more than from C. Float32; bytes are those of a rank's
 input (of allgather: of its output). Broadcasts are in place. A barrier precedes each timed call,
-which is over when the slowest rank is, and the table has the median of each and the median ratio
-over rounds. No TensorFlow is imported.
+which is over when the slowest rank is, and lies between two ping-pongs (ping_pong.h). The table has
+a line for each distance between the cores of ranks 0 and 1 that was met: the median of each, and
+the median ratio over the rounds in which both met it. No TensorFlow is imported.
 """
 
 import argparse
 import ctypes
 import json
+import os
 import time
 
 import numpy as np
-from measure import LoadMeter, append_row, format_bytes, format_seconds, median
+from launch import build_ping_pong
+from measure import (
+    LoadMeter,
+    DISTANCES,
+    PingPong,
+    append_row,
+    format_bytes,
+    format_seconds,
+    median,
+    medians_by_distance,
+)
 from mpi4py import MPI
 
 from smddp_tf._job import native
@@ -88,20 +100,38 @@ def arrays(name, nbytes, comm):
     return given, np.empty(part, np.float32), total[own].astype(np.float32)
 
 
-def times(call, comm, repeats):
-    """Seconds of each call, of the rank that took longest."""
-    seconds = np.empty(repeats)
+def times(call, comm, ping_pong, repeats):
+    """Distance -> median seconds of a call, of the rank that took longest; "" if none is known."""
+    seconds, pings = np.empty(repeats), []
     for i in range(repeats):
+        before = ping_pong()
         comm.Barrier()
         start = time.perf_counter()
         call()
         seconds[i] = time.perf_counter() - start
+        pings.append((before, ping_pong()))
     comm.Allreduce(MPI.IN_PLACE, seconds, MPI.MAX)
-    return list(seconds)
+    return medians_by_distance(list(seconds), pings)
 
 
-def measure(core, comm, name, nbytes, args):
-    """One row."""
+def compared(rounds, distance):
+    """The figures of the rounds in which both sides met the distance."""
+    pairs = [(own[distance], mpi[distance]) for own, mpi in rounds if distance in own.keys() & mpi]
+    if not pairs:
+        return None
+    ratios = sorted(mpi / own for own, mpi in pairs)
+    return {
+        "med": median([own for own, _ in pairs]),
+        "mpi": median([mpi for _, mpi in pairs]),
+        "ratio": median(ratios),
+        "ratio_min": ratios[0],
+        "ratio_max": ratios[-1],
+        "rounds": len(pairs),
+    }
+
+
+def measure(core, comm, ping_pong, name, nbytes, args):
+    """A row for each distance that was met."""
     given, result, want = arrays(name, nbytes, comm)
     calls = [ours(core, name, given, result), theirs(comm, name, given, result)]
     for call in calls:
@@ -115,19 +145,18 @@ def measure(core, comm, name, nbytes, args):
     with LoadMeter() as load:
         for number in range(args.rounds):
             turn = calls if number % 2 == 0 else calls[::-1]
-            found = {call: median(times(call, comm, repeats)) for call in turn}
+            found = {call: times(call, comm, ping_pong, repeats) for call in turn}
             rounds.append([found[call] for call in calls])
-    ratios = sorted(mpi / own for own, mpi in rounds)
-    return {
-        "case": f"{name}.{nbytes}",
-        "np": comm.size,
-        "med": median([own for own, _ in rounds]),
-        "mpi": median([mpi for _, mpi in rounds]),
-        "ratio": median(ratios),
-        "ratio_min": ratios[0],
-        "ratio_max": ratios[-1],
-        **load.row,
-    }
+    met = {distance: figures for distance in DISTANCES if (figures := compared(rounds, distance))}
+    case = {"case": f"{name}.{nbytes}", "np": comm.size}
+    return [{**case, "distance": d, **figures, **load.row} for d, figures in met.items()]
+
+
+def start_ping_pong(comm):
+    """Compile the ping-pong, once, and meet the other rank."""
+    path = build_ping_pong() if comm.rank == 0 else None
+    os.environ["BENCH_PING_PONG"] = str(comm.bcast(path))
+    return PingPong(comm.rank, comm.size)
 
 
 def main():
@@ -144,18 +173,20 @@ def main():
     core, comm = native.core(), MPI.COMM_WORLD
     if core.smddp_init() != 0:
         raise SystemExit(native.last_error())
+    ping_pong = start_ping_pong(comm)
     if comm.rank == 0:
-        print("| collective | bytes | ours | MPI | MPI / ours (min-max) | others' cores |")
-        print("|---|---|---|---|---|---|")
+        print("| collective | bytes | cores | ours | MPI | MPI / ours (min-max) | rounds | load |")
+        print("|---|---|---|---|---|---|---|---|")
     for name in args.only:
         for nbytes in args.sizes:
-            row = measure(core, comm, name, nbytes, args)
-            if comm.rank == 0:
-                others = row.get("others_cores", "-")
+            rows = measure(core, comm, ping_pong, name, nbytes, args)
+            # Ranks may differ over a distance at its limit; rank 0's word counts.
+            for row in rows if comm.rank == 0 else ():
                 print(
-                    f"| {name} | {format_bytes(nbytes)} | {format_seconds(row['med'])} | "
-                    f"{format_seconds(row['mpi'])} | {row['ratio']:.2f}x "
-                    f"({row['ratio_min']:.2f}-{row['ratio_max']:.2f}) | {others} |",
+                    f"| {name} | {format_bytes(nbytes)} | {row['distance'] or '-'} | "
+                    f"{format_seconds(row['med'])} | {format_seconds(row['mpi'])} | "
+                    f"{row['ratio']:.2f}x ({row['ratio_min']:.2f}-{row['ratio_max']:.2f}) | "
+                    f"{row['rounds']} | {row.get('others_cores', '-')} |",
                     flush=True,
                 )
                 if args.json:

@@ -8,6 +8,7 @@ directions share it) and over TCP alone. It needs unshare, ip and tc, and Open M
 median step, and the ratio to the step without compression, taken round by round.
 """
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from launch import Mpi, run_rows
 from measure import format_seconds, median
 
 COMPRESSIONS = ("none", "fp16", "bf16", "int8", "topk")
+# With the TensorFlow ops of jit and of GPUs without kernels, instead of smddp_tf's own.
+BY_TENSORFLOW = ("int8-by-tensorflow", "topk-by-tensorflow")
 OVER_TCP = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
 SLOW_NETWORK = (
     'ip link set lo up && tc qdisc add dev lo root tbf rate $0 burst 1m latency 100ms && exec "$@"'
@@ -38,8 +41,9 @@ def step_of(bench, name, variables):
     from bench_grads import through_tape  # noqa: PLC0415 (TensorFlow: in the ranks alone)
     from common import tf  # noqa: PLC0415
 
-    compression = getattr(bench.lib.Compression, name)
-    compression = compression(0.01) if name == "topk" else compression
+    kind = name.partition("-")[0]
+    compression = getattr(bench.lib.Compression, kind)
+    compression = compression(0.01) if kind == "topk" else compression
     one = tf.Variable(1.0)
 
     def gradients():
@@ -66,6 +70,21 @@ def step_of(bench, name, variables):
     return step, error
 
 
+@contextlib.contextmanager
+def ops_of(name):
+    """Traces with TensorFlow's ops if the name says so."""
+    from smddp_tf._graph.ops import int8, topk  # noqa: PLC0415 (TensorFlow: in the ranks alone)
+
+    kept = {}
+    if name in BY_TENSORFLOW:
+        for module, op in ((int8, "quantize"), (int8, "sum"), (topk, "select"), (topk, "sum")):
+            kept[module, op] = getattr(module, f"_emit_{op}")
+            setattr(module, f"_emit_{op}", getattr(module, f"_{op}"))
+    yield
+    for (module, op), emit in kept.items():
+        setattr(module, f"_emit_{op}", emit)
+
+
 def measure(args):
     """One rank's part: every compression in turn, round after round."""
     from common import Bench, tf  # noqa: PLC0415
@@ -74,15 +93,19 @@ def measure(args):
     bench = Bench(args)
     variables = [tf.Variable(bench.pattern(shape)) for shape in SETS[args.set]()]
     steps = {}
-    for name in COMPRESSIONS:
+    names = [*COMPRESSIONS, *BY_TENSORFLOW] if args.by_tensorflow else COMPRESSIONS
+    for name in names:
         steps[name], error = step_of(bench, name, variables)
-        largest = float(error().numpy())
-        if name in TOLERANCE and largest > TOLERANCE[name] * bench.size:
+        with ops_of(name):
+            largest = float(error().numpy())
+            steps[name]()
+        tolerance = TOLERANCE.get(name.partition("-")[0])
+        if tolerance is not None and largest > tolerance * bench.size:
             bench.fail(f"{name}: an error of {largest} of the largest gradient")
     rounds = []
     for _ in range(args.rounds):
         rounds.append({n: bench.time(lambda s=s: s().numpy(), 3) for n, s in steps.items()})
-    for name in COMPRESSIONS:
+    for name in names:
         ratios = sorted(row["none"]["med"] / row[name]["med"] for row in rounds)
         bench.emit(
             f"compression.{args.set}.{name}",
@@ -102,6 +125,7 @@ def launch(args):
     for rate in args.rates:
         mpi = SlowMpi(found.bin, [rate, *OVER_TCP])
         program = [sys.executable, Path(__file__), "--set", args.set, "--rounds", args.rounds]
+        program += ["--by-tensorflow"] if args.by_tensorflow else []
         rows = run_rows(
             mpi, args.np, program, SMDDP_NODES=str(args.np), SMDDP_SPIN_MICROSECONDS="0"
         )
@@ -125,6 +149,9 @@ def parse():
     parser.add_argument("--set", default="resnet50", help="of benchmarks/sets.py")
     parser.add_argument("--np", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--by-tensorflow", action="store_true", help="int8 and topk by TensorFlow's ops as well"
+    )
     parser.add_argument("--mpirun", default="", help="default: beside this Python, then on PATH")
     parser.set_defaults(lib="smddp_tf", scale=1.0, tag="")
     parser.add_argument("--json", default="", help="append rows to this file")

@@ -11,7 +11,7 @@ import os
 import time
 
 from common import Alone, Bench, argument_parser, comma_list, tf
-from measure import LoadMeter, launcher_rank, summarize
+from measure import LoadMeter, launcher_rank
 
 keras = tf.keras
 STEPS = {"mlp": 40, "cnn": 80, "deep": 120}
@@ -71,21 +71,23 @@ class MultiWorker(Alone):
 
 
 class Clock(keras.callbacks.Callback):
-    """The time of each batch."""
+    """The time of each batch, and a ping-pong before and after it."""
 
-    def __init__(self):
+    def __init__(self, ping_pong):
         super().__init__()
-        self.seconds, self.last = [], 0.0
+        self.seconds, self.pings = [], []
+        self._ping_pong, self._before, self._start = ping_pong, 0, 0.0
 
     def on_train_begin(self, logs=None):
         """Starts."""
-        self.last = time.perf_counter()
+        self._before, self._start = self._ping_pong(), time.perf_counter()
 
     def on_train_batch_end(self, batch, logs=None):
         """Notes."""
-        now = time.perf_counter()
-        self.seconds.append(now - self.last)
-        self.last = now
+        self.seconds.append(time.perf_counter() - self._start)
+        after = self._ping_pong()
+        self.pings.append((self._before, after))
+        self._before, self._start = after, time.perf_counter()
 
 
 def compiled(bench, name):
@@ -106,7 +108,8 @@ def measure(bench, name, batch):
     x = tf.random.stateless_uniform([batch, *MODELS[name][1]], [1, bench.rank])
     y = tf.random.stateless_uniform([batch], [2, bench.rank], maxval=10, dtype=tf.int32)
     data = tf.data.Dataset.from_tensors((x, y)).repeat(steps + steps // 8 + 3)
-    callbacks = [Clock()]
+    clock = Clock(bench.ping_pong)
+    callbacks = [clock]
     if hasattr(bench.lib, "callbacks"):
         callbacks.append(bench.lib.callbacks.BroadcastGlobalVariablesCallback(0))
     if isinstance(bench.lib, MultiWorker):
@@ -120,15 +123,14 @@ def measure(bench, name, batch):
         model = compiled(bench, name)
     with LoadMeter() as load:
         model.fit(data, verbose=0, callbacks=callbacks, steps_per_epoch=steps + steps // 8 + 3)
-    seconds = callbacks[0].seconds
-    row = {**summarize(seconds[-steps:]), **load.row}
+    row = {**bench.summarize(clock.seconds[-steps:], clock.pings[-steps:]), **load.row}
     bench.emit(
         f"fit.{name}",
         bench="fit",
         model=name,
         batch=batch,
         variables=len(model.trainable_variables),
-        first=seconds[0],
+        first=clock.seconds[0],
         legacy=hasattr(keras.optimizers.Optimizer, "aggregate_gradients"),
         **row,
         samples_s=round(batch * bench.size / row["med"], 1),

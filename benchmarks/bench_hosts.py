@@ -9,7 +9,8 @@ Needs root, or rights to make network namespaces. Each case runs in a job of its
 libraries or settings take turns; a row has the median of the rounds' medians, the smallest and the
 largest, and for allreduces how many times as long as the bytes take on the link. "buckets" cuts the
 102 MB of ResNet-50's gradients as a training step does: 1 MiB, then 32 MiB each. "alltoall4K" has
-4 KiB for each pair of ranks.
+4 KiB for each pair of ranks. `--sockets` adds what plain sockets need for the bytes of "resnet50"
+between two ranks, in the same rounds (`socket_exchange.py`).
 """
 
 import argparse
@@ -102,6 +103,15 @@ def link_seconds(case, hosts, rate):
     return CASES[case] * 2 * (hosts - 1) / hosts * 8 / bits
 
 
+def run_sockets(hosts, args):
+    """Return how long plain sockets take for the bytes of an allreduce between the two hosts."""
+    program = [sys.executable, pathlib.Path(__file__).with_name("socket_exchange.py")]
+    program += ["--address", hosts.addresses[0], "--bytes", RESNET, "--repeats", args.repeats]
+    output = hosts.mpirun([1, 1], program, timeout=600)
+    rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"case"')]
+    return rows[0]["med"]
+
+
 def run_job(hosts, ranks, variant, args):
     """Return case -> seconds of one job."""
     program = [sys.executable, __file__, "--worker", "--seconds", args.seconds]
@@ -120,24 +130,32 @@ def compare(ranks, rate, args):
 
     variants = [(library, setting) for library in args.libraries for setting in args.settings]
     found = {variant: {case: [] for case in args.cases} for variant in variants}
+    by_sockets = []
     with Hosts(len(ranks), rate=rate) as hosts:
         for _ in range(args.rounds):
             for variant in variants:
                 for case, seconds in run_job(hosts, ranks, variant, args).items():
                     found[variant][case].append(seconds)
-    shape = "+".join(map(str, ranks))
+            if args.sockets and ranks == [1, 1]:
+                by_sockets.append(run_sockets(hosts, args))
     for case in args.cases:
         for variant in variants:
-            times = sorted(found[variant][case])
-            middle = statistics.median(times)
-            low, high = times[0] * 1e3, times[-1] * 1e3
-            large = CASES.get(case, 0) >= 1 << 20
-            ratio = middle / link_seconds(case, len(ranks), rate) if large else 0
-            print(
-                f"| {shape} | {rate} | {case} | {' '.join(variant).strip()} | {middle * 1e3:.3f} ms"
-                f" ({low:.3f}-{high:.3f}) | {f'{ratio:.2f}x of the link' if large else ''} |",
-                flush=True,
-            )
+            print_row(ranks, rate, case, " ".join(variant).strip(), found[variant][case])
+    if by_sockets:
+        print_row(ranks, rate, "resnet50", "plain sockets", by_sockets)
+
+
+def print_row(ranks, rate, case, name, times):
+    """Print the median of the times, the smallest and the largest."""
+    middle = statistics.median(times)
+    large = CASES.get(case, 0) >= 1 << 20
+    ratio = middle / link_seconds(case, len(ranks), rate) if large else 0
+    print(
+        f"| {'+'.join(map(str, ranks))} | {rate} | {case} | {name} | {middle * 1e3:.3f} ms"
+        f" ({min(times) * 1e3:.3f}-{max(times) * 1e3:.3f})"
+        f" | {f'{ratio:.2f}x of the link' if large else ''} |",
+        flush=True,
+    )
 
 
 def main():
@@ -151,6 +169,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5, help="of each case, at least")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each case, at least")
+    parser.add_argument("--sockets", action="store_true", help="measure plain sockets too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -104,7 +104,7 @@ class Bench:
         self.lib = library
         self.lib.init()
         self.rank, self.size = self.lib.rank(), self.lib.size()
-        self._ping_pong = PingPong(self.rank, self.size)
+        self.ping_pong = PingPong(self.rank, self.size)
         self._true = tf.Variable(True, trainable=False)
 
     def consume(self, tensors):
@@ -131,8 +131,7 @@ class Bench:
     def time(self, call, repeats, ops=1):
         """Return the summary of `repeats` calls, per op of the `ops` in a call, and others' load.
 
-        Where there is a ping-pong, one precedes and one follows each call, and the summary is that
-        of the distance that most calls were made at.
+        Where there is a ping-pong, one precedes and one follows each call.
 
         The count is the same on all ranks: the collective in the call keeps them in step, and none
         may stop early.
@@ -140,25 +139,31 @@ class Bench:
         for _ in range(max(3, repeats // 8)):
             call()
         seconds, pings = [], []
-        ping_pong = self._ping_pong or (lambda: 0)
         gc.collect()
         gc.disable()  # a collection inside one call would be that call's outlier
         try:
             with LoadMeter() as load:
                 for _ in range(repeats):
-                    before = ping_pong()
+                    before = self.ping_pong()
                     start = time.perf_counter()
                     call()
                     seconds.append((time.perf_counter() - start) / ops)
-                    pings.append((before, ping_pong()))
+                    pings.append((before, self.ping_pong()))
         finally:
             gc.enable()
-        if not self._ping_pong:
-            return {**summarize(seconds), **load.row}
+        return {**self.summarize(seconds, pings), **load.row}
+
+    def summarize(self, seconds, pings):
+        """Return the summary of the samples, each between two ping-pongs.
+
+        Where these are known it is that of the distance that most samples were taken at.
+        """
+        if not self.ping_pong:
+            return summarize(seconds)
         summary = summarize_by_distance(seconds, pings)
         if not summary and self.rank == 0:
             self.fail("the cores moved during every call; run it again")
-        return {**(summary or summarize(seconds)), **load.row}
+        return summary or summarize(seconds)
 
     def largest(self, values):
         """Return the element-wise maximum of a list of numbers over all ranks."""

@@ -6,7 +6,8 @@
 One job of each build stays alive; while one measures, the ranks of the other sleep. Whatever else
 the machine does meets both alike, and the ratios of turns that follow each other are far steadier
 than those of whole runs: quartiles within 10% where single figures vary twofold. The functions use
-a variable, as a training step does.
+a variable, as a training step does. Each call lies between two ping-pongs (ping_pong.h), and each
+distance between the cores of ranks 0 and 1 has a line of its own, with the turns that met it.
 """
 
 import argparse
@@ -18,8 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from launch import Mpi
-from measure import format_seconds, median
+from launch import Mpi, build_ping_pong
+from measure import DISTANCES, PingPong, format_seconds, median, medians_by_distance
 
 SIDES = ("before", "after")
 START_SECONDS, TURN_SECONDS = 120, 60
@@ -58,16 +59,18 @@ def _cases(tf, hvd):
     }
 
 
-def _seconds(hvd, call, calls, each):
-    """Return the median seconds of a collective; a barrier precedes each call."""
+def _seconds(hvd, ping_pong, call, calls, each):
+    """Return distance -> median seconds of a collective; a barrier precedes each call."""
     call()
-    times = []
+    times, pings = [], []
     for _ in range(calls):
+        before = ping_pong()
         hvd.barrier()
         start = time.perf_counter()
         call()
         times.append((time.perf_counter() - start) / each)
-    return median(times)
+        pings.append((before, ping_pong()))
+    return medians_by_distance(times, pings)
 
 
 def _write(path, text):
@@ -87,6 +90,7 @@ def rank_main(folder, side):
     tf.config.threading.set_intra_op_parallelism_threads(1)
     hvd.init()
     cases = _cases(tf, hvd)
+    ping_pong = PingPong(hvd.rank(), hvd.size())
     if hvd.rank() == 0:
         _write(folder / f"{side}.cases", json.dumps(list(cases)))
     turn = 0
@@ -95,9 +99,9 @@ def rank_main(folder, side):
         if not wanted.exists():
             time.sleep(0.003)
             continue
-        seconds = _seconds(hvd, *cases[wanted.read_text()])
+        seconds = _seconds(hvd, ping_pong, *cases[wanted.read_text()])
         if hvd.rank() == 0:
-            _write(folder / f"{side}.{turn}.seconds", repr(seconds))
+            _write(folder / f"{side}.{turn}.seconds", json.dumps(seconds))
         turn += 1
 
 
@@ -108,7 +112,11 @@ class Job:
         mpi = Mpi.find(extra=["--bind-to", "none"])
         program = [sys.executable, "-P", __file__, "--folder", folder, "--side", side]
         nodes = {"SMDDP_NODES": str(args.nodes)} if args.nodes > 1 else {}
-        env = mpi.environment(PYTHONPATH=f"{root}:{Path(__file__).parent}", **nodes)
+        env = mpi.environment(
+            PYTHONPATH=f"{root}:{Path(__file__).parent}",
+            BENCH_PING_PONG=str(build_ping_pong()),
+            **nodes,
+        )
         self.folder, self.side, self.turns = folder, side, 0
         self.log = folder / f"{side}.log"
         with self.log.open("w") as log:
@@ -125,9 +133,9 @@ class Job:
         return path.read_text()
 
     def measure(self, case):
-        """Return the seconds of one turn."""
+        """Return distance -> seconds of one turn."""
         _write(self.folder / f"{self.side}.{self.turns}.wanted", case)
-        seconds = float(self.wait_for(f"{self.turns}.seconds", TURN_SECONDS))
+        seconds = json.loads(self.wait_for(f"{self.turns}.seconds", TURN_SECONDS))
         self.turns += 1
         return seconds
 
@@ -141,15 +149,24 @@ class Job:
 
 
 def compare(jobs, case, rounds):
-    """Print one case's medians and ratios."""
+    """Print one case's medians and ratios, a line for each distance that turns of both met."""
     found = {side: [] for side in SIDES}
     for turn in range(rounds):
         for side in SIDES if turn % 2 == 0 else reversed(SIDES):
             found[side].append(jobs[side].measure(case))
-    ratios = sorted(b / a for a, b in zip(found["before"], found["after"], strict=True))
-    low, high = ratios[rounds // 4], ratios[3 * rounds // 4]
-    times = "  ".join(f"{side} {format_seconds(median(found[side])):>9}" for side in SIDES)
-    print(f"{case:34s} {times}  ratio {median(ratios):.2f} ({low:.2f}-{high:.2f})", flush=True)
+    turns = list(zip(found["before"], found["after"], strict=True))
+    for distance in DISTANCES:
+        pairs = [(a[distance], b[distance]) for a, b in turns if distance in a.keys() & b]
+        if not pairs:
+            continue
+        ratios = sorted(b / a for a, b in pairs)
+        low, high = ratios[len(pairs) // 4], ratios[3 * len(pairs) // 4]
+        before, after = (format_seconds(median(side)) for side in zip(*pairs, strict=True))
+        print(
+            f"{case:34s} {distance:8s} before {before:>9}  after {after:>9}  "
+            f"ratio {median(ratios):.2f} ({low:.2f}-{high:.2f}), {len(pairs)} turns",
+            flush=True,
+        )
 
 
 def main():

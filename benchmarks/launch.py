@@ -27,6 +27,7 @@ class Mpi:
 
     bin: Path
     extra: list[str] = field(default_factory=list)  # further arguments of mpirun
+    variables: dict[str, str] = field(default_factory=dict)  # what it needs in the environment
 
     @classmethod
     def find(cls, mpirun="", extra=()):
@@ -53,7 +54,7 @@ class Mpi:
         env = {**os.environ, "PATH": path}
         if os.getuid() == 0:
             env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        return env | changes
+        return env | self.variables | changes
 
 
 def run_command(command, env=None, timeout=900):
@@ -115,14 +116,13 @@ def run_rows(mpi, ranks, program, timeout=900, **environment):
     return [{**load.row, **row} for row in rows]
 
 
-def build_native(name, compiler, *flags):
+def build_native(name, compiler, *flags, env=None):
     """Compile benchmarks/NAME into results/bin, unless what is there is newer than its sources."""
     source = HERE / name
     target = RESULTS / "bin" / f"{source.stem}-{Path(compiler).parent.parent.name or 'system'}"
     target.parent.mkdir(parents=True, exist_ok=True)
     needed = [source, *HERE.glob("*.h"), *([LIBRARY] if LIBRARY.exists() else [])]
     if not target.exists() or target.stat().st_mtime < max(f.stat().st_mtime for f in needed):
-        env = Mpi(Path(compiler).parent).environment() if os.sep in str(compiler) else None
         run_command([compiler, "-O3", "-march=native", "-o", target, source, *flags], env)
     return target
 
@@ -148,7 +148,7 @@ def build_ping_pong():
 
 def build_mpi(mpi):
     """Compile the raw benchmark of an MPI with that MPI's own compiler wrapper."""
-    return build_native("mpi_allreduce.c", mpi.bin / "mpicc")
+    return build_native("mpi_allreduce.c", mpi.bin / "mpicc", env=mpi.environment())
 
 
 def machine():

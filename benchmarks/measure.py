@@ -9,6 +9,8 @@ from pathlib import Path
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # Of a ping-pong between cores (ping_pong.h), in nanoseconds, from near to far.
 _DISTANCES = (("core", 85), ("socket", 280), ("sockets", float("inf")))
+# By name, from near to far; "" is that of samples without a ping-pong.
+DISTANCES = (*(name for name, _ in _DISTANCES), "")
 _SHORTEST_SECONDS = 0.5  # of a load that ticks can tell to a few percent
 
 
@@ -46,8 +48,8 @@ class PingPong:
         return self._library is not None
 
     def __call__(self):
-        """Return nanoseconds there and back; 0 on ranks that take no part."""
-        return self._library.BenchPingPong()
+        """Return nanoseconds there and back; 0 on ranks that take no part, or if none is known."""
+        return self._library.BenchPingPong() if self._library else 0
 
 
 def distance_of(nanoseconds):
@@ -80,6 +82,17 @@ def summarize_by_distance(seconds, pings):
         "dropped": dropped,
         "by_distance": by_distance,
     }
+
+
+def medians_by_distance(seconds, pings):
+    """Return distance -> median seconds, of samples each between two ping-pongs.
+
+    Ping-pongs of 0 know no distance: "" -> the median of all.
+    """
+    if not any(before or after for before, after in pings):
+        return {"": median(seconds)}
+    found = summarize_by_distance(seconds, pings).get("by_distance", {})
+    return {distance: figures["med"] for distance, figures in found.items()}
 
 
 def at_distance(row, distance):

@@ -6,9 +6,10 @@ The costs are those of SMDDP_TUNING (`stats()["tuning"]` has them after SMDDP_TU
 what a message costs the processor that sends and receives it. The model follows the algorithm
 (ops/collective/host/hierarchical_allreduce.cc): for each bucket a header exchange, then for each
 chunk a sum in the node, an alltoall and an allgather between the owners of a share, and copies in
-the node. Chunks are pipelined, so the slowest of link, messages and node sets the pace, and a
-bucket's first chunk is waited for. Nothing competes for the link. Nothing here was measured on that
-many hosts: the table says what would be the limit, not what a cluster does.
+the node. Chunks are pipelined, so the slower of link and processor sets the pace, and a bucket's
+first chunk is waited for. The processor has the messages, and the sums and copies in the node.
+simulate_hosts.py plays the same through. Nothing competes for the link. Nothing here was measured
+on that many hosts: the table says what would be the limit, not what a cluster does.
 """
 
 import argparse
@@ -35,7 +36,7 @@ def chunk_bytes(nodes, cost):
         return cost.chunk_kib * 1024
     messages = nodes * cost.per_node
     usual = min(nodes << 17, 1 << 20) if cost.per_node == 1 else 1 << 20
-    return min(max(usual, messages << 10), 4 << 20)
+    return min(max(usual, messages << 12), 4 << 20)
 
 
 def bucket_seconds(size, nodes, cost):
@@ -46,26 +47,38 @@ def bucket_seconds(size, nodes, cost):
     messages = 2 * (nodes - 1) * 2 * cost.message  # sent and received, of each owner
     # Stage, sum and unpack; every rank of the node at once, each at its own rate.
     node = 3 * chunk * cost.copy_per_byte
-    pace = max(link, messages, node)
+    pace = max(link, messages + node)
     first = link + messages + node + 2 * cost.latency
-    waits = {"link": link, "messages": messages, "node": node}
+    waits = {"link": link, "messages": messages, "copies": node}
     limit = max(waits, key=waits.get)
     return header_seconds(nodes, cost), first + (chunks - 1) * pace, limit
 
 
+def parser(description):
+    """Return a parser of the costs and the numbers of ranks."""
+    found = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    found.add_argument("--latency-us", type=float, default=20)
+    found.add_argument("--gbs", type=float, default=12, help="between nodes, GB/s a node")
+    found.add_argument("--copy-gbs", type=float, default=5, help="in the node, GB/s a rank")
+    found.add_argument("--message-us", type=float, default=1, help="processor's time, each side")
+    found.add_argument("--chunk-kib", type=float, help="by default as the library has it")
+    found.add_argument("--per-node", type=int, default=8, help="ranks")
+    found.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024, 4096])
+    return found
+
+
+def with_costs(args):
+    """Return the options with the costs in seconds."""
+    args.latency, args.message = args.latency_us * 1e-6, args.message_us * 1e-6
+    args.per_byte, args.copy_per_byte = 1e-9 / args.gbs, 1e-9 / args.copy_gbs
+    return args
+
+
 def main():
     """Parse the arguments; see the top of this file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--latency-us", type=float, default=20)
-    parser.add_argument("--gbs", type=float, default=12, help="between nodes, GB/s a node")
-    parser.add_argument("--copy-gbs", type=float, default=5, help="in the node, GB/s a rank")
-    parser.add_argument("--message-us", type=float, default=1, help="processor's time, each side")
-    parser.add_argument("--chunk-kib", type=float, help="by default as the library has it")
-    parser.add_argument("--per-node", type=int, default=8, help="ranks")
-    parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024, 4096])
-    cost = parser.parse_args()
-    cost.latency, cost.message = cost.latency_us * 1e-6, cost.message_us * 1e-6
-    cost.per_byte, cost.copy_per_byte = 1e-9 / cost.gbs, 1e-9 / cost.copy_gbs
+    cost = with_costs(parser(__doc__).parse_args())
     print("Computed from a model, not run.")
     print("| ranks | nodes | headers | buckets | a step | limited by |\n|---|---|---|---|---|---|")
     for ranks in cost.ranks:

@@ -11,10 +11,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from environments import make_mpich, make_peers
+from environments import make_intel_mpi, make_mpich, make_peers
 from goals import (
     DEFAULT_CYCLE,
     GOALS,
+    INTEL_MPI,
     MEMORY,
     MPICH,
     OPEN_MPI,
@@ -72,22 +73,30 @@ def parse():
     parser.add_argument(
         "--mpich-venv", type=Path, default=ROOT / ".venv-mpich", help="made unless it is there"
     )
+    parser.add_argument(
+        "--impi-venv", type=Path, default=ROOT / ".venv-impi", help="made unless it is there"
+    )
     parser.add_argument("--mpirun-args", default="", help="for Open MPI, such as '--bind-to none'")
     parser.add_argument("--name", default="peers", help="of the files in benchmarks/results")
     parser.add_argument("--timeout", type=int, default=900, help="seconds for each launch")
     return parser.parse_args()
 
 
-def raw_contestants(args, open_mpi, mpich):
-    """Return our core, both MPIs and the memory."""
+def raw_contestants(args, open_mpi):
+    """Return our core, the MPIs and the memory."""
+    mpis = {OPEN_MPI: open_mpi, MPICH: make_mpich(args.mpich_venv)}
+    if intel_mpi := make_intel_mpi(args.impi_venv):
+        mpis[INTEL_MPI] = intel_mpi
     sizes = RAW_SIZES.rpartition(",")[0] if args.quick else RAW_SIZES
     options = ["--scale", "0.3" if args.quick else "1", "--sizes", sizes]
     limit_sizes = ",".join(size for size in sizes.split(",") if int(size) > 1 << 24)
     limit = [build_memory_limit(), "--threads", str(args.np), "--sizes", limit_sizes]
     return [
         Contestant(RAW, open_mpi, args.np, [build_core(), *options], {}),
-        Contestant(OPEN_MPI, open_mpi, args.np, [build_mpi(open_mpi), *options], {}),
-        Contestant(MPICH, mpich, args.np, [build_mpi(mpich), *options], {}),
+        *(
+            Contestant(name, mpi, args.np, [build_mpi(mpi), *options], {})
+            for name, mpi in mpis.items()
+        ),
         Contestant(MEMORY, open_mpi, 0, limit, {}),
     ]
 
@@ -153,7 +162,7 @@ def main():
     rows, failures = [], []
     for part in args.only:
         if part == "raw":
-            contestants = raw_contestants(args, open_mpi, Mpi(make_mpich(args.mpich_venv) / "bin"))
+            contestants = raw_contestants(args, open_mpi)
         else:
             contestants = tensorflow_contestants(part, args, open_mpi)
         rows += run_part(part, contestants, args, failures)
