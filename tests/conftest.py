@@ -17,8 +17,13 @@ def pytest_configure():
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Those that want the machine for themselves come last, one after the other."""
-    items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
+    """Those that want the machine for themselves come last, one after the other.
+
+    The longest one comes first: at the end nothing would run beside it.
+    """
+    items.sort(
+        key=lambda item: (item.get_closest_marker("quiet") is not None, item.name != "test_cpp")
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -206,9 +206,10 @@ const char* smddp_nccl(void) {
   return text.c_str();
 }
 
-const char* smddp_kernels(void) { return PackImageText(); }
+const char* smddp_kernels(void) { return ImageText(); }
 
 void smddp_warn(const char* text) { LogWarning(text); }
+void smddp_info(const char* text) { LogInfo(text); }
 
 int smddp_stats_json(char* buffer, size_t n) {
   Communicator* comm = communicator;

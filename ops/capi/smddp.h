@@ -61,6 +61,7 @@ SMDDP_EXPORT const char* smddp_kernels(void);
 // be called before smddp_init.
 SMDDP_EXPORT void smddp_suggest_nccl(const char* path);
 SMDDP_EXPORT void smddp_warn(const char* text);  // writes one line to the log
+SMDDP_EXPORT void smddp_info(const char* text);  // the same, with SMDDP_LOG_LEVEL=info
 // The message of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);
 // Writes counters as JSON, truncated to n bytes including the terminating zero. Returns the full
@@ -200,6 +201,42 @@ SMDDP_EXPORT int smddp_allreduce(const void* in, void* out, int64_t count, int d
                                  double prescale, double postscale, const char* name);
 SMDDP_EXPORT int smddp_broadcast(void* buffer, int64_t bytes, int root, const char* name);
 SMDDP_EXPORT int smddp_barrier(const char* name);
+
+// ---- compressors (kernels/cpu/compress.h): no job is needed -------------------------------------
+
+// dtype: of a floating type. Codes and scales of whole chunks of SMDDP_INT8_CHUNK elements, the
+// last one filled with zeros.
+#define SMDDP_INT8_CHUNK 256
+SMDDP_EXPORT int smddp_int8_quantize(int dtype, const void* in, int64_t count, int8_t* codes,
+                                     float* scales);
+// The sum of what `ranks` ranks made of `count` elements, divided.
+SMDDP_EXPORT int smddp_int8_sum(const int8_t* codes, const float* scales, int ranks, float divisor,
+                                int dtype, void* out, int64_t count);
+// The k largest of in + kept by magnitude, and the rest: in + kept with zeros in their place.
+SMDDP_EXPORT int smddp_topk_select(int dtype, const void* in, const float* kept, int64_t count,
+                                   int64_t k, int32_t* indices, float* values, float* residual);
+SMDDP_EXPORT int smddp_topk_sum(const int32_t* indices, const float* values, int ranks, int64_t k,
+                                float divisor, int dtype, void* out, int64_t count);
+
+// The same on a GPU, whose memory all arrays are in: enqueued in `stream`, a CUstream, or
+// SMDDP_EVERY_STREAM. codes, residual, out and scratch begin at multiples of 16 bytes.
+// SMDDP_OK if the GPU that has `address` can run them.
+SMDDP_EXPORT int smddp_gpu_compressors(const void* address);
+SMDDP_EXPORT int smddp_gpu_int8_quantize(int dtype, const void* in, int64_t count, int8_t* codes,
+                                         float* scales, void* stream);
+SMDDP_EXPORT int smddp_gpu_int8_sum(const int8_t* codes, const float* scales, int ranks,
+                                    float divisor, int dtype, void* out, int64_t count,
+                                    void* stream);
+// These need further memory of the GPU, of so many bytes, until they have run.
+SMDDP_EXPORT int64_t smddp_gpu_topk_select_scratch(int64_t count);
+SMDDP_EXPORT int64_t smddp_gpu_topk_sum_scratch(int dtype, int64_t count);
+SMDDP_EXPORT int smddp_gpu_topk_select(int dtype, const void* in, const float* kept, int64_t count,
+                                       int64_t k, int32_t* indices, float* values, float* residual,
+                                       void* scratch, void* stream);
+// The host does not learn of an index that is out of range: all of `out` is NaN.
+SMDDP_EXPORT int smddp_gpu_topk_sum(const int32_t* indices, const float* values, int ranks,
+                                    int64_t k, float divisor, int dtype, void* out, int64_t count,
+                                    void* scratch, void* stream);
 
 // ---- gradient plans (engine/plan_runs.h) --------------------------------------------------------
 

@@ -102,10 +102,14 @@ Status SetMemory(const smddp_request& in, Request* out) {
     return Refuse("unknown memory " + std::to_string(in.memory) + "; take one of smddp_memory");
   }
   CudaDevice* device = nullptr;
-  Status status = CudaDevice::Find(SomeAddress(out->tensors), &device);
+  const void* address = SomeAddress(out->tensors);
+  Status status = CudaDevice::Find(address, &device);
   if (!status.ok()) return status;
   DevicePoint ready;
-  status = device->Record(in.stream, &ready);
+  // Without elements nothing is read, and the device may be another one than the stream's; where
+  // other ranks' rows will be written, PlaceOutput() finds it.
+  bool waits = address != nullptr || in.part_bytes != nullptr;
+  if (waits) status = device->Record(in.stream, &ready);
   if (status.ok()) out->PlaceOn(device, std::move(ready));
   return status;
 }
@@ -137,7 +141,8 @@ Status PlaceOutput(const std::vector<int64_t>& rows, const void* out, void* stre
   if (!gathered.dims.empty()) {
     gathered.dims[0] = std::accumulate(rows.begin(), rows.end(), int64_t{0});
   }
-  if (!has_rows && gathered.count() > 0) {
+  if (gathered.count() == 0) return {};
+  if (!has_rows) {
     CudaDevice* device = nullptr;
     Status status = CudaDevice::Find(out, &device);
     if (!status.ok()) return status;

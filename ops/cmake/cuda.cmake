@@ -1,5 +1,5 @@
-# The kernels for GPUs (kernels/cuda/pack.cu), compiled ahead for each kind of GPU that nvcc knows of those below, and as
-# PTX for later ones, into one file that kernels/cuda/image.cc embeds. Only nvcc is needed: no CUDA library is linked.
+# The kernels for GPUs (kernels/cuda/*.cu), compiled ahead for each kind of GPU that nvcc knows of those below, and as
+# PTX for later ones, into a file each that kernels/cuda/image.cc embeds. Only nvcc is needed: no CUDA library is linked.
 #
 # SMDDP_CUDA=auto, the default, does so where an nvcc is found that works; `on` fails where there is none; with `off` the
 # library has no kernels and reduces as it does on a GPU for which they do not load.
@@ -54,33 +54,43 @@ if(PROBLEM AND SMDDP_CUDA STREQUAL "on")
   message(FATAL_ERROR "SMDDP_CUDA=on, but ${PROBLEM}; put CUDA's nvcc on PATH, or set SMDDP_NVCC to its path")
 endif()
 
+# Adds a command that compiles kernels/cuda/${name}.cu, with those headers, to ${name}.fatbin.
+function(smddp_compile_kernels name)
+  set(IMAGE "${CMAKE_CURRENT_BINARY_DIR}/${name}.fatbin")
+  # Not compressed: older drivers cannot read how newer compilers do it.
+  add_custom_command(
+    OUTPUT "${IMAGE}"
+    COMMAND "${SMDDP_NVCC}" ${NVCC_FLAGS} --no-compress -fatbin -o "${IMAGE}" "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/${name}.cu"
+    DEPENDS kernels/cuda/${name}.cu ${ARGN}
+    VERBATIM)
+  set_property(SOURCE kernels/cuda/image.cc APPEND PROPERTY OBJECT_DEPENDS "${IMAGE}")
+endfunction()
+
 if(PROBLEM)
   message(STATUS "kernels for GPUs: none, ${PROBLEM}")
-  set(PACK_DEFINITIONS "SMDDP_PACK_IMAGE_TEXT=\"none: built without nvcc (${PROBLEM})\"")
+  set(IMAGE_DEFINITIONS "SMDDP_IMAGE_TEXT=\"none: built without nvcc (${PROBLEM})\"")
 else()
   execute_process(COMMAND "${SMDDP_NVCC}" --version OUTPUT_VARIABLE NVCC_VERSION)
   string(REGEX MATCH "V([0-9.]+)" IGNORED "${NVCC_VERSION}")
   set(NVCC_VERSION "${CMAKE_MATCH_1}")
+  # As on the CPU, each operation rounds by itself, and subnormals stay: nvcc would else multiply and add at once.
+  set(NVCC_FLAGS -std=c++17 -O3 -fmad=false -prec-div=true -ftz=false)
   # Some versions warn that the next one will not know a GPU.
-  set(NVCC_FLAGS -std=c++17 -O3 -Werror all-warnings -Wno-deprecated-gpu-targets "-I${CMAKE_CURRENT_SOURCE_DIR}")
-  set(PACK_TEXT)
+  list(APPEND NVCC_FLAGS -Werror all-warnings -Wno-deprecated-gpu-targets "-I${CMAKE_CURRENT_SOURCE_DIR}")
+  set(IMAGE_TEXT)
   foreach(ARCHITECTURE ${KNOWN})
     list(APPEND NVCC_FLAGS -gencode "arch=compute_${ARCHITECTURE},code=sm_${ARCHITECTURE}")
-    string(APPEND PACK_TEXT "sm_${ARCHITECTURE} ")
+    string(APPEND IMAGE_TEXT "sm_${ARCHITECTURE} ")
   endforeach()
   list(GET KNOWN 0 FIRST)
   list(APPEND NVCC_FLAGS -gencode "arch=compute_${FIRST},code=compute_${FIRST}")
-  message(STATUS "kernels for GPUs: ${PACK_TEXT}by ${SMDDP_NVCC}")
-  set(PACK_IMAGE "${CMAKE_CURRENT_BINARY_DIR}/pack.fatbin")
-  # Not compressed: older drivers cannot read how newer compilers do it.
-  add_custom_command(
-    OUTPUT "${PACK_IMAGE}"
-    COMMAND "${SMDDP_NVCC}" ${NVCC_FLAGS} --no-compress -fatbin -o "${PACK_IMAGE}"
-            "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/pack.cu"
-    DEPENDS kernels/cuda/pack.cu kernels/cuda/pack_body.h kernels/cuda/pack.h kernels/half.h
-    VERBATIM)
-  set_source_files_properties(kernels/cuda/image.cc PROPERTIES OBJECT_DEPENDS "${PACK_IMAGE}")
-  set(PACK_DEFINITIONS "SMDDP_PACK_IMAGE=\"${PACK_IMAGE}\""
-      "SMDDP_PACK_IMAGE_TEXT=\"${PACK_TEXT}and compute_${FIRST}, by nvcc ${NVCC_VERSION}\"")
+  message(STATUS "kernels for GPUs: ${IMAGE_TEXT}by ${SMDDP_NVCC}")
+  set(WORD_HEADERS kernels/cuda/words.h kernels/half.h)
+  smddp_compile_kernels(pack kernels/cuda/pack_body.h kernels/cuda/pack.h ${WORD_HEADERS})
+  smddp_compile_kernels(compress kernels/cuda/int8_body.h kernels/cuda/topk_select_body.h kernels/cuda/topk_sum_body.h
+    kernels/cuda/compress.h kernels/cuda/lanes.h kernels/int8.h kernels/magnitude.h ${WORD_HEADERS})
+  set(IMAGE_DEFINITIONS "SMDDP_PACK_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/pack.fatbin\""
+      "SMDDP_COMPRESS_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/compress.fatbin\""
+      "SMDDP_IMAGE_TEXT=\"${IMAGE_TEXT}and compute_${FIRST}, by nvcc ${NVCC_VERSION}\"")
 endif()
-set_source_files_properties(kernels/cuda/image.cc PROPERTIES COMPILE_DEFINITIONS "${PACK_DEFINITIONS}")
+set_source_files_properties(kernels/cuda/image.cc PROPERTIES COMPILE_DEFINITIONS "${IMAGE_DEFINITIONS}")

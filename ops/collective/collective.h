@@ -39,6 +39,7 @@ struct ChannelResources {
   uint64_t mismatches = 0;               // the same on all ranks of the node
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeAlltoall
   DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
+  bool devices_in_node = false;          // they are a group in each node, and the host's between
   LaunchTurn* turn = nullptr;            // of this process; null exactly if `devices` is
   HostBuffer staging;                    // for tensors in the memory of a device; see Staged
 };
@@ -60,6 +61,9 @@ class Collective {
   virtual std::vector<int> Missing() const = 0;
   // Whether those ranks may only be waiting for other nodes, where a rank can name the culprit.
   virtual bool MayWaitForOtherNodes() const = 0;
+  // Whether the rest goes on without the channel's memory and counters, so that the next operation
+  // may begin. Advance() is still to be called.
+  virtual bool InBackground() const { return false; }
   // Called when the operation is failed from outside. After it returns, nothing in the background
   // accesses the request's tensors.
   virtual void Abort() {}

@@ -36,12 +36,22 @@ std::unique_ptr<Collective> New(ChannelResources* resources, const Request* requ
 std::string OneNodeOnly(const ChannelResources& resources, const Request&) {
   return resources.topology->num_nodes > 1 ? "works inside one node only" : "";
 }
+std::string SeveralOnOneNode(const ChannelResources& resources, const Request& request) {
+  return resources.topology->size == 1 ? "there is a single rank" : OneNodeOnly(resources, request);
+}
 std::string SeveralNodes(const ChannelResources& resources, const Request&) {
   return resources.topology->num_nodes == 1 ? "there is a single node" : "";
 }
 std::string Never(const Selector&, const ChannelResources&, const Request&) { return ""; }
-std::string SmallOnly(const Selector& selector, const ChannelResources&, const Request& request) {
-  return request.bytes() > selector.oneshot_bytes ? "the payload is large" : "";
+std::string SmallOnly(const Selector& selector, const ChannelResources& resources,
+                      const Request& request) {
+  size_t limit =
+      resources.topology->size == 2 ? selector.oneshot_bytes_of_two : selector.oneshot_bytes;
+  return request.bytes() > limit ? "the payload is large" : "";
+}
+// More ranks would write more copies of each result, which has not been measured.
+std::string TwoRanksOnly(const Selector&, const ChannelResources& resources, const Request&) {
+  return resources.topology->size > 2 ? "there are more than two ranks" : "";
 }
 std::string ManyFarBytesOnly(const Selector& selector, const ChannelResources& resources,
                              const Request& request) {
@@ -74,6 +84,7 @@ const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
     {"sockets", Kind::kAllreduce, SocketsAllreduce::Cannot, ManyFarBytesOnly,
      New<SocketsAllreduce>},
+    {"handback", Kind::kAllreduce, SeveralOnOneNode, TwoRanksOnly, New<HandbackAllreduce>},
     {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
     {"hierarchical", Kind::kAllreduce, SeveralNodes, Never, New<HierarchicalAllreduce>},
     {"vote", Kind::kVote, OneNodeOnly, Never, New<VoteInNode>},

@@ -9,7 +9,9 @@
 namespace smddp {
 
 struct Selector {
-  // Payloads up to this take the one-hop allreduce. Measured on 2 ranks; see docs/performance.md.
+  // Payloads up to this take the one-hop allreduce: of two ranks, which else hand results back, and
+  // of more. Both were measured on 2 ranks, the second against `shm`; see docs/performance.md.
+  size_t oneshot_bytes_of_two = 1 << 10;
   size_t oneshot_bytes = 16 << 10;
   // From this size on, allreduces go socket by socket where at most this share then crosses between
   // sockets of what would without. By a model of costs; see docs/performance.md. A virtual machine

@@ -17,8 +17,9 @@ constexpr size_t kDefaultChunkBytes = 1 << 20;
 // Where a node has a single owner: a receiver's consent to a message queues behind what it sends
 // itself, so the link idles for long messages. With several owners it carries the others' then.
 constexpr size_t kLoneMessageBytes = 128 << 10;
-// Below this a message costs more than its bytes do, so very many nodes take larger chunks.
-constexpr size_t kLeastMessageBytes = 1 << 10;
+// Below this a message costs the processor more than its bytes do (1 us at each end, copies of 5
+// GB/s; benchmarks/simulate_hosts.py), so very many nodes take larger chunks.
+constexpr size_t kLeastMessageBytes = 4 << 10;
 constexpr size_t kDefaultAggregateBytes = 128 << 10;
 // While a chunk is on the link the next ones wait for memory, ranks and messages; with this many
 // latencies in a chunk's time they cost an eighth of it at most.

@@ -13,6 +13,8 @@ namespace {
 
 // A second thread, at the same point as the one that caused a mismatch of names, arrives sooner.
 constexpr double kTurnSeconds = 0.5;
+// So many hide what it takes to begin one; with more, only more has to be stopped after a failure.
+constexpr size_t kMostInBackground = 8;
 
 Status NobodyToFollow(int first) {
   return {Code::kUsage,
@@ -40,7 +42,7 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   Matching matching = operation->request.matching;
   // With a single thread, an operation has completed before the next one is enqueued.
-  if (!in_plan_order_ && !queue_.empty()) matching = Matching::kByName;
+  if (!in_plan_order_ && !(queue_.empty() && background_.empty())) matching = Matching::kByName;
   resources_.threads |= matching != Matching::kInOrder;
   follows_ |= matching == Matching::kByName;
   queue_.push_back(std::move(operation));
@@ -54,21 +56,35 @@ bool Channel::Pump() {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     first = failure_.ok();
-    while (!queue_.empty() && AdvanceFront(&finished)) moved = true;
-    if (!finished.empty()) broken = failure_;
+    while (failure_.ok() && (AdvanceBackground(&finished) | AdvanceFront(&finished))) moved = true;
+    if (!queue_.empty() || !background_.empty() || !finished.empty()) broken = failure_;
   }
-  // Before Complete(), so that a callback that sees the failure finds all channels broken: the
-  // thread that broke this one may not have come to the others yet.
-  if (!broken.ok()) broken_(broken, first);
+  if (!broken.ok()) {
+    // Before FailPending(), which may take a while, and before Complete(), whose callbacks shall
+    // find all channels broken: the thread that broke this one may not have come to the others yet.
+    broken_(broken, first);
+    std::lock_guard<std::mutex> lock(mutex_);
+    FailPending(&finished);
+  }
   Complete(&finished);
-  return moved;
+  return moved || !broken.ok();
 }
 
-// Returns true on progress.
+bool Channel::AdvanceBackground(Finished* finished) {
+  if (background_.empty()) return false;
+  Operation* oldest = background_.front().get();
+  Progress progress = oldest->collective->Advance();
+  if (progress != Progress::kDone) return progress == Progress::kSome;
+  Status status = Finish(oldest, NowSeconds());
+  finished->emplace_back(std::move(background_.front()), status);
+  background_.pop_front();
+  return true;
+}
+
 bool Channel::AdvanceFront(Finished* finished) {
-  Status status = failure_;
-  if (status.ok() && follows_ && queue_.front()->collective == nullptr && !FindTurn(&status) &&
-      status.ok()) {
+  if (queue_.empty() || !failure_.ok()) return false;
+  Status status;
+  if (follows_ && queue_.front()->collective == nullptr && !FindTurn(&status) && status.ok()) {
     return false;
   }
 
@@ -80,13 +96,40 @@ bool Channel::AdvanceFront(Finished* finished) {
 
   if (status.ok()) {
     Progress progress = front->collective->Advance();
-    if (progress != Progress::kDone) return progress == Progress::kSome;
-    status = Finish(front);
+    if (progress != Progress::kDone) return MoveToBackground() || progress == Progress::kSome;
+    bool fails = !front->collective->status().ok();  // as those before it may have, all at once
+    while (fails && failure_.ok() && AdvanceBackground(finished)) continue;
+    if (!failure_.ok()) return true;
+    double now = NowSeconds();
+    status = Finish(front, now);
     if (status.code() == Code::kOutOfTurn) return true;
+    EndTurn(now);
   }
   finished->emplace_back(std::move(queue_.front()), status);
   queue_.pop_front();
   return true;
+}
+
+bool Channel::MoveToBackground() {
+  bool moves = queue_.front()->collective->InBackground() && background_.size() < kMostInBackground;
+  if (!moves) return false;
+  EndTurn(NowSeconds());
+  background_.push_back(std::move(queue_.front()));
+  queue_.pop_front();
+  return true;
+}
+
+void Channel::FailPending(Finished* finished) {
+  for (Queue* pending : {&background_, &queue_}) {
+    for (auto& operation : *pending) {
+      if (operation->collective != nullptr) {
+        operation->collective->Abort();
+        recorder_->Finish(operation->record, "failed", NowSeconds());
+      }
+      finished->emplace_back(std::move(operation), failure_);
+    }
+    pending->clear();
+  }
 }
 
 bool Channel::FindTurn(Status* failure) {
@@ -151,25 +194,29 @@ bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
   return true;
 }
 
+// The operation at the front ends, or leaves the channel to the next one.
+void Channel::EndTurn(double now) {
+  turn_ended_ = now;
+  resources_.waited = in_plan_order_;
+  if (!resources_.threads) follows_ = false;
+}
+
 // Returns the operation's outcome. An operation that is out of turn stays at the front.
-Status Channel::Finish(Operation* operation) {
+Status Channel::Finish(Operation* operation, double now) {
   Status status = operation->collective->status();
-  last_done_ = NowSeconds();
   if (status.code() == Code::kOutOfTurn) {
-    recorder_->Finish(operation->record, "out of turn", last_done_);
+    recorder_->Finish(operation->record, "out of turn", now);
     operation->collective = nullptr;
     follows_ = true;
-    turn_awaited_ = last_done_;
+    turn_awaited_ = turn_ended_ = now;
     return status;
   }
 
-  resources_.waited = in_plan_order_;
-  if (!resources_.threads) follows_ = false;
-  recorder_->Finish(operation->record, status.ok() ? "done" : "failed", last_done_);
-  if (resources_.timed) Trace(*operation, !status.ok(), last_done_);
+  recorder_->Finish(operation->record, status.ok() ? "done" : "failed", now);
+  if (resources_.timed) Trace(*operation, !status.ok(), now);
   ++stats_.operations;
   stats_.bytes += operation->request.bytes();
-  if (operation->awaited) stats_.awaited_seconds += last_done_ - operation->ready;
+  if (operation->awaited) stats_.awaited_seconds += now - operation->ready;
 
   if (!status.ok() && status.code() != Code::kMismatch) {
     // The ranks are out of step now: a later operation would read this one's leftovers. The message
@@ -179,8 +226,8 @@ Status Channel::Finish(Operation* operation) {
         status.Within("rank " + std::to_string(rank) + " failed in " + operation->request.Title());
     failure_ = status;
   }
-  if (operation->run_outcome != nullptr && operation->run_outcome->ok())
-    *operation->run_outcome = status;
+  std::shared_ptr<Status>& outcome = operation->run_outcome;
+  if (outcome != nullptr && outcome->ok()) *outcome = status;
   return status;
 }
 
@@ -200,9 +247,9 @@ void Channel::Trace(const Operation& operation, bool failed, double now) const {
 
 void Channel::Activate(Operation* operation) {
   operation->sequence = sequence_++;
-  // An operation's turn comes when it is enqueued or when the previous one completes, so there is
-  // no need to read the clock.
-  operation->started = std::max(operation->ready, last_done_);
+  // An operation's turn comes when it is enqueued or when that of the previous one ends, so there
+  // is no need to read the clock.
+  operation->started = std::max(operation->ready, turn_ended_);
   resources_.timed = timeline_->on();
   std::string why;
   bool debug = LogEnabled(LogLevel::kDebug);
@@ -288,7 +335,7 @@ bool Channel::MatchesByName() const {
 
 bool Channel::Idle() const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return queue_.empty();
+  return queue_.empty() && background_.empty();
 }
 
 Status Channel::Failure() const {
@@ -305,14 +352,7 @@ void Channel::Fail(const Status& failure, Endings* endings) {
       .given_up.store(1, std::memory_order_release);
   // Peers see it before anything that is written to the tensors once they are handed back.
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  for (auto& operation : queue_) {
-    if (operation->collective != nullptr) {
-      operation->collective->Abort();
-      recorder_->Finish(operation->record, "failed", NowSeconds());
-    }
-    finished->emplace_back(std::move(operation), failure);
-  }
-  queue_.clear();
+  FailPending(finished.get());
   endings->emplace_back([this, finished] { Complete(finished.get()); });
 }
 
@@ -334,14 +374,21 @@ bool Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
   if (!lock.owns_lock()) return false;
+  // Of those in the background the others cannot end before the oldest.
+  if (!background_.empty()) {
+    background_.front()->waited += seconds;
+    look(background_.front().get(), background_.front()->collective->Missing());
+  }
   if (queue_.empty()) return true;
   Operation* front = queue_.front().get();
-  if (front->collective == nullptr && !follows_) return true;
+  bool begun = front->collective != nullptr;
+  if (!begun && !follows_) return true;
+  if (begun && front->collective->InBackground() && !background_.empty()) return true;
   front->waited += seconds;
   // An operation that waits for its turn: the first rank is late, or has begun one that this rank
   // has not.
-  look(front, front->collective != nullptr ? front->collective->Missing()
-                                           : std::vector<int>{resources_.topology->job_ranks[0]});
+  look(front,
+       begun ? front->collective->Missing() : std::vector<int>{resources_.topology->job_ranks[0]});
   return true;
 }
 

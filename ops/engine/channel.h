@@ -1,11 +1,12 @@
 // Channel: an ordered stream of collectives over one process set.
 //
 // Operations run one at a time, in the order in which they were enqueued, which must be the same on
-// every rank. Where no such order exists (TF1 sessions, several threads), ranks match operations by
-// name: the first rank of the set runs them as they arrive, and the header of its first chunk
-// carries the key (a hash of the name) of the operation that the others run next. Between nodes,
-// the first rank of each node gets the key in a header exchange (collective/header_exchange.h)
-// beforehand.
+// every rank. One that goes on in the background (Collective::InBackground: the devices run it)
+// lets the next one begin. Where no such order exists (TF1 sessions, several threads), ranks match
+// operations by name: the first rank of the set runs them as they arrive, and the header of its
+// first chunk carries the key (a hash of the name) of the operation that the others run next.
+// Between nodes, the first rank of each node gets the key in a header exchange
+// (collective/header_exchange.h) beforehand.
 //
 // A rank that did not know that it has to follow finds out by a mismatch of names
 // (Code::kOutOfTurn) and runs the operation again. If no rank is known to use threads, it waits for
@@ -112,7 +113,12 @@ class Channel {
 
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
+  using Queue = std::deque<std::unique_ptr<Operation>>;
+  // These return whether there was progress.
+  bool AdvanceBackground(Finished* finished);
   bool AdvanceFront(Finished* finished);
+  bool MoveToBackground();
+  void FailPending(Finished* finished);
   // For ranks that follow: moves the operation whose turn it is to the front; false if it is not
   // yet known or has not arrived.
   bool FindTurn(Status* failure);
@@ -120,7 +126,8 @@ class Channel {
   bool NextKey(uint64_t* key, Status* failure);
   bool AskFirstNode(uint64_t* key, Status* failure);
   void Activate(Operation* operation);
-  Status Finish(Operation* operation);
+  void EndTurn(double now);
+  Status Finish(Operation* operation, double now);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
   uint32_t JoinRound(uint64_t tickets) const;
@@ -138,9 +145,10 @@ class Channel {
   uint64_t known_key_ = 0;
   const Broken broken_;
   uint64_t sequence_ = 0;
-  double last_done_ = 0;
+  double turn_ended_ = 0;  // that of the last operation, in seconds
   mutable std::mutex mutex_;
-  std::deque<std::unique_ptr<Operation>> queue_;
+  Queue queue_;
+  Queue background_;  // begun before the front of the queue; they end in this order
   Status failure_;
   ChannelStats stats_;
 };

@@ -14,6 +14,7 @@
 #include "engine/farewell.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
+#include "transport/cuda/compress_kernels.h"
 
 namespace smddp {
 namespace {
@@ -212,6 +213,19 @@ Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   return {};
 }
 
+// Whether the ranks share two or more with another set, but not its first one.
+bool Communicator::IsApart(const std::vector<int>& ranks) const {
+  auto apart = [&](const std::vector<int>& others) {
+    auto shared = std::count_if(others.begin(), others.end(), [&](int rank) {
+      return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+    });
+    return shared > 1 && others.front() != ranks.front();
+  };
+  return apart(topology().job_ranks) ||
+         std::any_of(sets_.begin(), sets_.end(),
+                     [&](const auto& one) { return apart(one.second.ranks); });
+}
+
 Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> changing(changing_);
   Status status = Agree("add_process_set(" + FormatRanks(ranks) + ")");
@@ -226,6 +240,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
 
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
+  if (IsApart(ranks)) context_->turn.SetApart();
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
@@ -348,6 +363,8 @@ std::string Communicator::StatsJson() const {
       << (devices.library.empty() ? "none" : devices.library)
       << "\", \"nccl_collectives\": " << devices.collectives
       << ", \"nccl_bytes\": " << devices.bytes << ", \"nccl_packed\": " << devices.packed
+      << ", \"nccl_registered\": \"" << devices.registered << "\""
+      << ", \"gpu_compressions\": " << CompressKernels::Calls()
       << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds

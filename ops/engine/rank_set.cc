@@ -2,6 +2,8 @@
 
 #include <utility>  // for move
 
+#include "core/short_slice.h"
+
 namespace smddp {
 namespace {
 
@@ -240,6 +242,9 @@ void RankSet::EndPlan(int64_t run, std::function<void(const Status&)> done) {
 }
 
 void RankSet::ProgressLoop() {
+  // TensorFlow computes on all cores meanwhile, and each poll of MPI would wait for its turn. In a
+  // node peers are awaited by yielding, which short slices made slightly dearer.
+  if (topology().num_nodes > 1) TakeShortSlices();
   Waiter waiter = MakeWaiter();
   while (!stopping_) {
     if (!NeedsProgress()) {

@@ -9,10 +9,11 @@
 #include <cstring>
 
 #if defined(__CUDACC__)
-#define SMDDP_INLINE static __forceinline__ __host__ __device__
+#define SMDDP_INLINE_MEMBER __forceinline__ __host__ __device__
 #else
-#define SMDDP_INLINE static inline __attribute__((always_inline))
+#define SMDDP_INLINE_MEMBER inline __attribute__((always_inline))
 #endif
+#define SMDDP_INLINE static SMDDP_INLINE_MEMBER
 
 namespace smddp {
 

@@ -1,24 +1,23 @@
-// DeviceGroup: the ranks of a process set, each with a device of its own, which run
-// collectives on tensors in the memory of their devices without the host (NCCL).
+// DeviceGroup: the ranks of a process set, or those on one node, each with a device of its own,
+// which run collectives on tensors in the memory of their devices without the host (NCCL).
 //
 // Everything runs in the background: `done` is called exactly once, on any thread. All ranks start
 // the same collectives in the same order; that they agree is up to the caller (collective/device/
 // on_device.h), since a group neither compares requests nor notices a rank that does not come.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>  // for pair
 #include <vector>
 
 #include "core/device.h"
 #include "core/dtype.h"
 #include "core/span.h"
 #include "core/status.h"
+#include "transport/launch_order.h"
 
 namespace smddp {
 
@@ -28,6 +27,7 @@ struct DeviceIntroduction {
   char device[16];     // no two devices have the same
   int32_t version;     // of the library
   int32_t packs;       // 1 if this rank can pack tensors, 0 if not
+  int32_t registers;   // how it can register memory for that, 0 if not at all
   char problem[1024];  // why this rank cannot connect; "" if it can
 };
 
@@ -40,6 +40,14 @@ struct DeviceCollective {
   Op op = Op::kSum;
   // What the inputs and their sum are multiplied by; 1 for other ops. An average is a sum.
   double prescale = 1, postscale = 1;
+  // An allreduce among several groups, one in each node: kToHost reduces it in the node and leaves
+  // this rank's slice of the result in host memory of the device, kFromHost gathers the slices. In
+  // between nothing else is submitted.
+  enum class Part { kWhole, kToHost, kFromHost };
+  Part part = Part::kWhole;
+  size_t piece = 0;       // of those that DeviceGroup::SlicesOf() has
+  char* slice = nullptr;  // on the host
+  bool among_groups = false;
   int root = 0;  // of a broadcast: a rank of the group
   std::vector<Span> spans;
   // Allgather: bytes from each rank. Alltoall: bytes to each rank, then bytes from each.
@@ -52,12 +60,23 @@ struct DeviceCollective {
   bool scaled() const { return prescale * postscale != 1; }
 };
 
+// In which slices an allreduce among groups goes through the host: elements of each rank's slice of
+// each piece, the same on all ranks of groups of one size.
+struct DeviceSlices {
+  DType dtype = DType::kFloat32;
+  std::vector<size_t> counts;
+};
+
 struct DeviceGroupStats {
-  std::string library;  // its version; empty: the ranks have not connected
+  std::string library;              // its version; empty: the ranks have not connected
+  std::string registered = "none";  // what the memory for packing is registered as
   uint64_t collectives = 0, bytes = 0;
   uint64_t packed = 0;  // of the collectives: whose tensors were packed
   void Add(const DeviceGroupStats& other) {
-    if (library.empty()) library = other.library;
+    if (library.empty()) {
+      library = other.library;
+      registered = other.registered;
+    }
     collectives += other.collectives;
     bytes += other.bytes;
     packed += other.packed;
@@ -68,7 +87,7 @@ class DeviceGroup {
  public:
   using Done = std::function<void(const Status&)>;
   // The same on all ranks whenever a collective may start.
-  enum class State { kNew, kConnecting, kReady, kUnusable };
+  enum class State { kNew, kReady, kUnusable };
 
   virtual ~DeviceGroup() = default;
 
@@ -86,7 +105,10 @@ class DeviceGroup {
   // To be called on all ranks, with the same introductions, in rank order. Has a limit of time.
   virtual void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                        Done done) = 0;
-  // When the inputs have been computed, `computed` is called before `done`.
+  // Of an allreduce among groups, once the ranks have connected.
+  virtual DeviceSlices SlicesOf(const DeviceCollective& collective) const = 0;
+  // When the inputs have been computed, `computed` is called before `done`. Several may be under
+  // way; they end in the order in which they were submitted.
   virtual void Submit(DeviceCollective collective, std::function<void()> computed, Done done) = 0;
   // Ends everything that is in progress, and all that comes, with an error. When it returns, the
   // tensors are no longer accessed; if the device does not stop in a few seconds, the log says so.
@@ -97,6 +119,7 @@ class DeviceGroup {
   // Of the collectives that have ended.
   virtual DeviceGroupStats stats() const = 0;
 
+  LaunchOrder* order() { return &order_; }
   State state() const {
     std::lock_guard<std::mutex> lock(state_mutex_);
     return state_;
@@ -107,43 +130,9 @@ class DeviceGroup {
   }
 
  private:
+  LaunchOrder order_;
   mutable std::mutex state_mutex_;
   State state_ = State::kNew;
-};
-
-// LaunchTurn: one collective at a time is begun by the first rank of its set, among all groups of
-// this process. Two kernels that wait for their peers may exclude each other from a device, so all
-// ranks must start collectives in one order, whatever their channels.
-class LaunchTurn {
- public:
-  // False if it is another's turn; `wake` is then called when that is over.
-  bool Take(const void* owner, std::function<void()> wake) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (owner_ == nullptr) owner_ = owner;
-    if (owner_ == owner) return true;
-    Forget(owner);
-    waiting_.emplace_back(owner, std::move(wake));
-    return false;
-  }
-  // Ends the owner's turn, or its waiting.
-  void Release(const void* owner) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    Forget(owner);
-    if (owner_ != owner) return;
-    owner_ = nullptr;
-    for (const auto& one : waiting_) one.second();
-    waiting_.clear();
-  }
-
- private:
-  void Forget(const void* owner) {
-    auto is_owner = [&](const auto& one) { return one.first == owner; };
-    waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), is_owner), waiting_.end());
-  }
-
-  std::mutex mutex_;
-  const void* owner_ = nullptr;
-  std::vector<std::pair<const void*, std::function<void()>>> waiting_;
 };
 
 }  // namespace smddp

@@ -1,7 +1,6 @@
 """Top-k compression with error feedback."""
 
-from smddp_tf._compression.int8 import pairs_of
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.framework import compressor_ops, tensorflow
 
 
 class TopKCompressor:
@@ -50,22 +49,18 @@ class TopKCompressor:
                 "Compression.topk keeps what it does not send for the next call with the same "
                 "name; give the collective a name"
             )
-        tf = tensorflow()
-        size = tensor.shape.num_elements()
+        ops, size = compressor_ops(), tensor.shape.num_elements()
         if not size:
-            return tf.identity(tensor)
+            return tensorflow().identity(tensor)
 
         kept = self._kept(key, size)
-        total = tf.reshape(tf.cast(tensor, tf.float32), [-1]) + kept
-        indices = tf.math.top_k(tf.abs(total), max(1, int(size * self.ratio)), sorted=False).indices
-        values = tf.gather(total, indices)
-        kept.assign(tf.tensor_scatter_nd_update(total, indices[:, None], tf.zeros_like(values)))
+        k = max(1, int(size * self.ratio))
+        indices, values, rest = ops.topk_select(tensor, kept, k)
+        kept.assign(rest)
 
-        indices, values = gather(indices), gather(values)
-        # Add rank by rank, for a fixed summation order: no index occurs twice within a rank.
-        result = tf.add_n(
-            [tf.scatter_nd(i[:, None], v, [size]) for i, v in pairs_of(indices, values)]
-        )
-        if average:
-            result /= float(indices.shape[0])
-        return tf.cast(tf.reshape(result, tf.shape(tensor)), tensor.dtype)
+        # As float32, whose bits are not changed: a collective's int32 would be copied to the host.
+        tf = tensorflow()
+        indices = tf.bitcast(gather(tf.bitcast(indices, tf.float32)), tf.int32)
+        values = gather(values)
+        divisor = indices.shape[0] if average else 1
+        return ops.topk_sum(indices, values, tensor, divisor)

@@ -1,6 +1,7 @@
 """Imports TensorFlow for the rest of the package."""
 
 import functools
+import importlib
 
 
 def tensorflow():
@@ -14,6 +15,11 @@ def tensorflow():
         ) from error
     _spare_autograph()
     return tf
+
+
+def compressor_ops():
+    """The module of the ops of compressors, which are named before TensorFlow is imported."""
+    return importlib.import_module("smddp_tf._graph.ops.compression")
 
 
 @functools.cache

@@ -31,6 +31,11 @@ def ops():
     return loaded
 
 
+def register_gpu_compressors() -> None:
+    """Lets TensorFlow place the ops of compressors on GPUs, which can run them all."""
+    _tf_library().smddp_register_gpu_compressors()
+
+
 def where_tensors_are():
     """A context that places ops: on the CPU, or by TensorFlow where there are kernels for GPUs."""
     return contextlib.nullcontext() if config.gpu_kernels() else tensorflow().device("/cpu:0")

@@ -80,6 +80,8 @@ TEST(AllreduceAlgorithmsCanBeForced) {
     if (shape.nodes > 1) continue;
     CheckAllreduce<float>(shape, ReduceOp::kSum, "oneshot", true);
     CheckAllreduce<float>(shape, ReduceOp::kSum, "shm", true);
+    CheckAllreduce<float>(shape, ReduceOp::kSum, "handback", true);
+    CheckAllreduce<int32_t>(shape, ReduceOp::kAverage, "handback", false);
   }
 }
 

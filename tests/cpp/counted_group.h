@@ -19,6 +19,7 @@ class CountedGroup : public smddp::PeerGroup {
   char* Memory(size_t bytes) override { return group_->Memory(bytes); }
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
     messages += static_cast<size_t>(size()) - 1;
+    this->bytes += bytes * (static_cast<size_t>(size()) - 1);
     return Count(group_->StartAllgather(send, bytes, recv));
   }
   Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
@@ -26,6 +27,7 @@ class CountedGroup : public smddp::PeerGroup {
     return Count(group_->StartAllgatherV(send, recv, bytes, offsets));
   }
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    this->bytes += bytes * (static_cast<size_t>(size()) - 1);
     return Count(group_->StartAlltoall(send, bytes, recv));
   }
   Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
@@ -46,6 +48,7 @@ class CountedGroup : public smddp::PeerGroup {
   // Of allgathers, in which each rank sends to each other as Open MPI's do, and of uneven
   // alltoalls.
   size_t messages = 0;
+  size_t bytes = 0;                       // sent by allgathers and alltoalls of equal parts
   std::vector<std::vector<size_t>> sent;  // of each uneven alltoall: the bytes for each rank
 
  private:

@@ -38,10 +38,10 @@ class Setting {
 };
 
 // What TensorFlow would have: a stream in the device's primary context.
-void* NewStream() {
+void* NewStream(int device = 0) {
   void *context = nullptr, *stream = nullptr;
   cuInit(0);
-  cuDevicePrimaryCtxRetain(&context, 0);
+  cuDevicePrimaryCtxRetain(&context, device);
   cuCtxPushCurrent_v2(context);
   EXPECT_EQ(cuStreamCreate(&stream, 1), 0);
   cuCtxPopCurrent_v2(&context);
@@ -176,6 +176,21 @@ TEST(ARequestOfEmptyTensorsNeedsNoAddress) {
   EXPECT(job.Run(0, request).ok());
 }
 
+TEST(EmptyTensorsMayBeOfAnyStream) {
+  DeviceMemory found(4, 3);
+  CudaDevice* last = nullptr;
+  ASSERT(CudaDevice::Find(found.address(), &last).ok());
+  void* stream = NewStream(2);
+  int64_t none = 0, one = 1;
+  CApiRequest empty(nullptr, nullptr, &none, stream);
+  Request request, wrong;
+  Status status = ToRequest(empty.request, Alone(), Parts::kKnown, &request);
+  EXPECT(status.ok() && request.ready == nullptr, status.message());
+  CApiRequest full(found.address(), found.address(), &one, stream);
+  status = ToRequest(full.request, Alone(), Parts::kKnown, &wrong);
+  EXPECT(!status.ok(), "a stream of GPU 2 cannot say when a tensor of GPU 3 is computed");
+}
+
 TEST(ARankWithoutRowsIsOnTheGpuOfItsOutput) {
   int64_t none = 0;
   CApiRequest empty(nullptr, nullptr, &none, SMDDP_EVERY_STREAM);
@@ -189,6 +204,16 @@ TEST(ARankWithoutRowsIsOnTheGpuOfItsOutput) {
   ASSERT(CudaDevice::Find(other.address(), &last).ok() && last != device);
   status = PlaceOutput({0, 3}, output.address(), SMDDP_EVERY_STREAM, &request);
   EXPECT(status.ok() && request.device == device, status.message());
+  // The stream is that GPU's, whichever was found last.
+  void* stream = NewStream(2);
+  empty.request.stream = stream;
+  Request another;
+  status = ToRequest(empty.request, Alone(), Parts::kGathered, &another);
+  ASSERT(status.ok(), status.message());
+  status = PlaceOutput({0, 0}, nullptr, stream, &another);
+  EXPECT(status.ok() && another.ready == nullptr, status.message());
+  status = PlaceOutput({0, 3}, output.address(), stream, &another);
+  EXPECT(status.ok() && another.device == device && another.ready != nullptr, status.message());
   // Without any memory: the GPU that was found last.
   ASSERT(CudaDevice::Find(nullptr, &last).ok());
   EXPECT(last == device);

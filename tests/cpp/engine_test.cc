@@ -33,15 +33,6 @@ struct Outcome {
   }
 };
 
-std::shared_ptr<const PlanInfo> Plan(int buckets) {
-  auto info = std::make_shared<PlanInfo>();
-  info->fingerprint = 7;
-  info->name = "tape";
-  info->text = std::make_shared<const std::string>();
-  info->num_buckets = buckets;
-  return info;
-}
-
 // A channel of its own for plan runs; nothing advances it.
 struct PlanBench {
   Wires wires{1, 1};

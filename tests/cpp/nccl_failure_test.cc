@@ -158,11 +158,7 @@ TEST(NcclServesBothChannelsAtOnce) {
     RunRanks(kRanks, [&](int rank) {
       auto communicator = Connect(&wires, rank, 60);
       auto everybody = Everybody(*communicator);
-      auto info = std::make_shared<PlanInfo>();
-      info->fingerprint = 7;
-      info->name = "tape";
-      info->text = std::make_shared<const std::string>();
-      info->num_buckets = 1;
+      auto info = Plan(1);
       auto dawdle = [random = std::mt19937(static_cast<unsigned>(rank) + 1)]() mutable {
         ::usleep(random() % 1500);
       };

@@ -148,6 +148,17 @@ inline double SumAt(size_t i, int size) {
   return static_cast<double>(i % 7) * size + size * (size - 1) / 2.0;
 }
 
+// Of so many tensors, which are packed if they are several; checks the sums.
+inline void SumOnTwoRanks(NcclJob* job, int tensors) {
+  RunRanks(2, [&](int rank) {
+    auto one = FloatSum(rank, 100);
+    for (int t = 1; t < tensors; ++t) one->Add(9, true, [&](size_t) { return rank; });
+    Status status = job->Run(rank, one->request);
+    EXPECT(status.ok() && one->At(0, 50) == SumAt(50, 2), status.message());
+    EXPECT(tensors == 1 || one->At(1, 8) == 1);
+  });
+}
+
 // Whose reductions are exact in every dtype, but for the averages of floats over some sizes.
 inline double SmallNumber(int rank, size_t i) {
   return static_cast<double>((i + static_cast<size_t>(rank)) % 3 + 1);

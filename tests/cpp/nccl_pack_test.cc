@@ -133,21 +133,12 @@ TEST(ARankWithoutKernelsLeavesAllRanksToDoWithout) {
 TEST(WithoutMemoryToPackTheHostReduces) {
   NcclJob job(2, 1);
   Calls reductions("ncclAllReduce");
-  auto run = [&](int tensors) {
-    RunRanks(2, [&](int rank) {
-      auto one = FloatSum(rank, 100);
-      for (int t = 1; t < tensors; ++t) one->Add(9, true, [&](size_t) { return rank; });
-      Status status = job.Run(rank, one->request);
-      EXPECT(status.ok() && one->At(0, 50) == SumAt(50, 2), status.message());
-      EXPECT(tensors == 1 || one->At(1, 8) == 1);
-    });
-  };
-  run(1);
+  SumOnTwoRanks(&job, 1);
   {
     Setting none("FAKE_CUDA_NO_MEMORY", "1");
-    run(2);
+    SumOnTwoRanks(&job, 2);
   }
   EXPECT_EQ(reductions.count(), 2);
-  run(2);
+  SumOnTwoRanks(&job, 2);
   EXPECT_EQ(reductions.count(), 4);
 }

@@ -212,8 +212,38 @@ TEST(PackedTensorsHaveTheBitsOfTheHostsLoops) {
   CheckAll<Bfloat16, float>("bfloat16", DType::kBfloat16);
 }
 
+// A piece of a tensor of 8 billion elements, of which only that piece is in memory.
+template <typename T, typename W>
+void CheckFarPiece(const std::string& name) {
+  constexpr uint64_t kFar = uint64_t{1} << 33, kCount = 3000;
+  Tensor in(kCount * sizeof(T), sizeof(T) % kWord), out(kCount * sizeof(T), 0);
+  std::mt19937 random(1);
+  Fill<T>(&in, &random);
+  // Where the tensor would begin.
+  auto begin_of = [](Tensor& piece) {
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(piece.at()) - kFar * sizeof(T));
+  };
+  PackEntry entry{begin_of(in), begin_of(out), 0, kFar + kCount};
+  Tensor wire(PackAligned(kCount * sizeof(W)), 0);
+  PackArgs args{&entry, 1, wire.at(), kFar, kFar + wire.bytes() / sizeof(W), 1.0};
+  uint64_t tiles = uint64_t{PackBlocks(wire.bytes())} * (kPackThreads / kPackLanes);
+  for (auto body : {Pack<T, W>, Unpack<T, W>}) {
+    for (uint64_t tile = 0; tile < tiles; ++tile) {
+      for (uint32_t lane = 0; lane < kPackLanes; ++lane) body(args, tile, lane);
+    }
+  }
+  EXPECT(in.content() == out.content(), name);
+}
+
+TEST(PackedPiecesMayBeBeyondFourGiB) {
+  CheckFarPiece<Byte, Byte>("bytes");
+  CheckFarPiece<float, float>("float32");
+  CheckFarPiece<double, double>("float64");
+  CheckFarPiece<Half, float>("float16");
+}
+
 TEST(PackKernelsAreBuiltInOrSayWhyNot) {
-  std::string text = PackImageText();
+  std::string text = ImageText();
   bool none = text.rfind("none: ", 0) == 0;
   EXPECT_EQ(PackImage() == nullptr, none, text);
   if (none) return;

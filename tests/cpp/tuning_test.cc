@@ -113,7 +113,9 @@ TEST(SizesFollowFromTheCosts) {
   EXPECT_EQ(Tuning().ChunkBytes(2, 1), size_t{256} << 10);
   EXPECT_EQ(Tuning().ChunkBytes(3, 1), size_t{512} << 10);
   EXPECT_EQ(Tuning().ChunkBytes(2, 2), size_t{1} << 20);
-  EXPECT_EQ(Tuning().ChunkBytes(128, 8), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(32, 8), size_t{1} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(64, 8), size_t{2} << 20);
+  EXPECT_EQ(Tuning().ChunkBytes(128, 8), size_t{4} << 20);
   EXPECT_EQ(Tuning().ChunkBytes(64, 1), size_t{1} << 20);
   EXPECT_EQ(Tuning().ChunkBytes(512, 8), size_t{4} << 20);
   EXPECT_EQ(Tuning().AlltoallAggregateBytes(), size_t{128} << 10);

@@ -6,6 +6,7 @@
 // FAKE_CUDA_FAIL=N     from the Nth copy on, counted from 1, the device is broken
 // FAKE_CUDA_NO_HOST=1  no pinned memory is left
 // FAKE_CUDA_NO_MEMORY=1  no memory of the device is left
+// FAKE_CUDA_NO_MODULES=1  no kernels are taken (kernels.cc)
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
 // FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
 // process's
@@ -48,6 +49,7 @@ long Setting(const char* name) {
 
 std::atomic<bool> initialized{false}, broken{false};
 std::atomic<long> copies{0};
+std::atomic<int> synchronizations{0};
 constexpr int kDevices = 8;
 int the_contexts[kDevices];  // only their addresses count
 thread_local std::vector<void*> contexts;
@@ -73,6 +75,7 @@ struct Mark {
 };
 
 struct Event {
+  void* const context = contexts.back();
   std::shared_ptr<Mark> mark;  // null: never recorded, so there is nothing to wait for
 };
 
@@ -91,6 +94,7 @@ class Stream {
     Enqueue([mark] { mark->Reach(); });
     return mark;
   }
+  void* const context = contexts.back();
 
  private:
   void Run() {
@@ -213,7 +217,7 @@ EXPORT int cuCtxGetCurrent(void** context) {
   return kSuccess;
 }
 
-EXPORT int cuCtxSynchronize() {
+EXPORT int FakeWaitForAll() {
   if (int problem = Usable(); problem != kSuccess) return problem;
   std::vector<std::shared_ptr<Mark>> ends;
   {
@@ -223,6 +227,13 @@ EXPORT int cuCtxSynchronize() {
   for (const auto& end : ends) end->Wait();
   return broken ? kIllegalAddress : kSuccess;
 }
+
+EXPORT int cuCtxSynchronize() {
+  ++synchronizations;
+  return FakeWaitForAll();
+}
+
+EXPORT int FakeSynchronizations() { return synchronizations; }
 
 EXPORT int cuStreamCreate(void** stream, unsigned) {
   if (int problem = Usable(); problem != kSuccess) return problem;
@@ -260,6 +271,10 @@ EXPORT int FakeLaunch(void* handle, void (*work)(void*), void* argument) {
   return kSuccess;
 }
 
+EXPORT int FakeIsStream(const void* handle) {
+  return Known<Stream>(Streams(), const_cast<void*>(handle)) != nullptr ? 1 : 0;
+}
+
 EXPORT int cuEventCreate(void** event, unsigned) {
   if (int problem = Usable(); problem != kSuccess) return problem;
   *event = new Event();
@@ -273,6 +288,7 @@ EXPORT int cuEventRecord(void* event_handle, void* stream_handle) {
   auto* stream = Known<Stream>(Streams(), stream_handle);
   auto* event = Known<Event>(Events(), event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
+  if (stream->context != event->context) return kInvalidHandle;
   event->mark = stream->End();
   return kSuccess;
 }

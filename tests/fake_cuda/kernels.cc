@@ -1,17 +1,16 @@
-// The kernels of ops/kernels/cuda as the fake driver runs them: their bodies compiled for the CPU,
-// one lane after another, on a stream's thread. A module is taken for ours if it looks like what
-// nvcc makes; any other has no code for this device.
+// Modules and launches of the fake driver: kernels are those of kernels.h, and run on a stream's
+// thread. A module is taken for ours if it looks like what nvcc makes; any other has no code for
+// this device.
+#include "kernels.h"
+
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "kernels/cuda/pack_body.h"
 #include "memory.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -19,8 +18,6 @@
 EXPORT int cuCtxGetCurrent(void** context);
 
 namespace {
-
-using smddp::Byte, smddp::Half, smddp::Bfloat16, smddp::PackArgs, smddp::PackEntry;
 
 enum Result {
   kSuccess = 0,
@@ -32,17 +29,6 @@ enum Result {
 
 constexpr uint32_t kFatBinary = 0xba55ed50;  // what nvcc's files begin with
 
-struct Kernel {
-  const char* name;
-  void (*run_lane)(const PackArgs& args, uint64_t tile, uint32_t lane);
-};
-Kernel kernels[] = {
-#define FAKE_KERNEL(name, tensor, wire)             \
-  {"smddp_pack_" #name, smddp::Pack<tensor, wire>}, \
-      {"smddp_unpack_" #name, smddp::Unpack<tensor, wire>},
-    SMDDP_PACK_KERNELS(FAKE_KERNEL)
-#undef FAKE_KERNEL
-};
 char the_module;  // only its address counts
 
 std::mutex mutex;
@@ -52,28 +38,14 @@ std::map<std::string, int>& Launches() {
 }
 
 struct Launched {
-  const Kernel* kernel;
-  PackArgs args;
-  uint64_t tiles;
+  const FakeKernel* kernel;
+  FakeArgs args;
+  unsigned blocks;
 };
 
-// Finds out where the bytes of the device's addresses are, then runs all lanes.
 void Run(void* argument) {
   std::unique_ptr<Launched> launched(static_cast<Launched*>(argument));
-  PackArgs args = launched->args;
-  std::vector<PackEntry> entries(args.num_entries);
-  std::memcpy(entries.data(), FakeBytes(args.entries), entries.size() * sizeof(PackEntry));
-  for (PackEntry& entry : entries) {
-    entry.in = FakeBytes(entry.in);
-    entry.out = FakeBytes(entry.out);
-  }
-  args.entries = entries.data();
-  args.wire = FakeBytes(args.wire);
-  for (uint64_t tile = 0; tile < launched->tiles; ++tile) {
-    for (uint32_t lane = 0; lane < smddp::kPackLanes; ++lane) {
-      launched->kernel->run_lane(args, tile, lane);
-    }
-  }
+  launched->kernel->run(launched->args, launched->blocks);
 }
 
 bool HasContext() {
@@ -96,17 +68,19 @@ EXPORT int cuModuleLoadData(void** module, const void* image) {
   if (!HasContext()) return kInvalidContext;
   uint32_t begin;
   std::memcpy(&begin, image, sizeof begin);
-  if (begin != kFatBinary) return kNoBinary;
+  if (begin != kFatBinary || std::getenv("FAKE_CUDA_NO_MODULES") != nullptr) return kNoBinary;
   *module = &the_module;
   return kSuccess;
 }
 
 EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
   if (module != &the_module) return kInvalidValue;
-  for (Kernel& kernel : kernels) {
-    if (std::strcmp(kernel.name, name) != 0) continue;
-    *function = &kernel;
-    return kSuccess;
+  for (const std::vector<FakeKernel>* some : {&FakePackKernels(), &FakeCompressKernels()}) {
+    for (const FakeKernel& kernel : *some) {
+      if (kernel.name != name) continue;
+      *function = const_cast<FakeKernel*>(&kernel);
+      return kSuccess;
+    }
   }
   return kNotFound;
 }
@@ -115,14 +89,13 @@ EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned blocks_y, un
                           unsigned threads, unsigned threads_y, unsigned threads_z, unsigned,
                           void* stream, void** parameters, void**) {
   if (!HasContext()) return kInvalidContext;
-  auto* kernel = static_cast<const Kernel*>(function);
-  bool known = kernel >= std::begin(kernels) && kernel < std::end(kernels);
+  auto* kernel = static_cast<const FakeKernel*>(function);
   bool flat = blocks_y == 1 && blocks_z == 1 && threads_y == 1 && threads_z == 1;
-  if (!known || !flat || blocks == 0 || threads != smddp::kPackThreads) return kInvalidValue;
+  if (!flat || blocks == 0 || threads != kernel->threads) return kInvalidValue;
   auto launched = std::make_unique<Launched>();
   launched->kernel = kernel;
-  std::memcpy(&launched->args, parameters[0], sizeof launched->args);
-  launched->tiles = uint64_t{blocks} * (threads / smddp::kPackLanes);
+  std::memcpy(launched->args.bytes, parameters[0], kernel->bytes);
+  launched->blocks = blocks;
   {
     std::lock_guard<std::mutex> lock(mutex);
     ++Launches()[kernel->name];

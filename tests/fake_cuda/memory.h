@@ -21,5 +21,11 @@ void FakeRepair(void);
 int FakeLaunches(const char* name);
 // Enqueues work as a kernel would be; a CUresult.
 int FakeLaunch(void* stream, void (*work)(void*), void* argument);
+// Whether something is a stream of the driver's.
+int FakeIsStream(const void* handle);
+// Waits for all that the devices have to do, as cuCtxSynchronize() does; how often that was called
+// in this process.
+int FakeWaitForAll(void);
+int FakeSynchronizations(void);
 
 }  // extern "C"

@@ -1,8 +1,9 @@
 // A GPU for TensorFlow without a GPU: a pluggable device of type "GPU" on the driver in
 // ../fake_cuda, so TensorFlow places tensors in memory that the host cannot access. It has a kernel
-// of one op, Square, which reads its input late, as kernels on a stream do. What else has none for a
-// GPU runs on the CPU, and TensorFlow copies. (Its kernels of assign_add and assign_sub for devices
-// like this one are the CPU's, and crash.)
+// of one op, Square, which reads its input late, as kernels on a stream do. What else has none for
+// a GPU runs on the CPU, and TensorFlow copies. (Its kernels of assign_add and assign_sub for
+// devices like this one are the CPU's, and crash.) A stream of the C API's is the driver's CUstream
+// itself; with FAKE_GPU_STREAMS=1, TensorFlow tells it as that of an NVIDIA GPU (streams.cc).
 #include <unistd.h>
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "streams.h"
 #include "tensorflow/c/experimental/stream_executor/stream_executor.h"
 #include "tensorflow/c/kernels.h"
 #include "tensorflow/c/tf_datatype.h"
@@ -24,7 +26,6 @@ int cuInit(unsigned flags);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuCtxPushCurrent_v2(void* context);
 int cuCtxPopCurrent_v2(void** context);
-int cuCtxSynchronize();
 int cuStreamCreate(void** stream, unsigned flags);
 int cuStreamSynchronize(void* stream);
 int cuStreamWaitEvent(void* stream, void* event, unsigned flags);
@@ -34,9 +35,6 @@ int cuEventSynchronize(void* event);
 int cuEventDestroy_v2(void* event);
 }
 
-struct SP_Stream_st {
-  void* handle;
-};
 struct SP_Event_st {
   void* handle;
 };
@@ -66,7 +64,7 @@ void Check(int result, TF_Status* status) {
 void Enqueue(SP_Stream stream, std::function<void()> work) {
   auto* moved = new std::function<void()>(std::move(work));
   FakeLaunch(
-      stream->handle,
+      stream,
       [](void* argument) {
         auto* run = static_cast<std::function<void()>*>(argument);
         (*run)();
@@ -94,7 +92,7 @@ void Deallocate(const SP_Device*, SP_DeviceMemoryBase* memory) {
 }
 
 void* AllocateHost(const SP_Device*, uint64_t size) {
-  constexpr uint64_t kAlign = 64;
+  constexpr uint64_t kAlign = 256;  // as TensorFlow 2.22 wants it
   return aligned_alloc(kAlign, (size + kAlign - 1) / kAlign * kAlign);
 }
 void DeallocateHost(const SP_Device*, void* memory) { free(memory); }
@@ -108,10 +106,11 @@ TF_Bool Usage(const SP_Device*, int64_t* available, int64_t* total) {
 
 void CreateStream(const SP_Device*, SP_Stream* stream, TF_Status* status) {
   Current current;
-  *stream = new SP_Stream_st();
-  Check(cuStreamCreate(&(*stream)->handle, 1), status);
+  void* made = nullptr;
+  Check(cuStreamCreate(&made, 1), status);
+  *stream = static_cast<SP_Stream>(made);
 }
-void DestroyStream(const SP_Device*, SP_Stream stream) { delete stream; }
+void DestroyStream(const SP_Device*, SP_Stream) {}
 
 void CreateEvent(const SP_Device*, SP_Event* event, TF_Status* status) {
   Current current;
@@ -124,11 +123,11 @@ void DestroyEvent(const SP_Device*, SP_Event event) {
 }
 void RecordEvent(const SP_Device*, SP_Stream stream, SP_Event event, TF_Status* status) {
   Current current;
-  Check(cuEventRecord(event->handle, stream->handle), status);
+  Check(cuEventRecord(event->handle, stream), status);
 }
 void WaitForEvent(const SP_Device*, SP_Stream stream, SP_Event event, TF_Status* status) {
   Current current;
-  Check(cuStreamWaitEvent(stream->handle, event->handle, 0), status);
+  Check(cuStreamWaitEvent(stream, event->handle, 0), status);
 }
 void StreamDependency(const SP_Device* device, SP_Stream dependent, SP_Stream other,
                       TF_Status* status) {
@@ -149,11 +148,11 @@ void BlockForEvent(const SP_Device*, SP_Event event, TF_Status* status) {
   Check(cuEventSynchronize(event->handle), status);
 }
 void BlockUntilDone(const SP_Device*, SP_Stream stream, TF_Status* status) {
-  Check(cuStreamSynchronize(stream->handle), status);
+  Check(cuStreamSynchronize(stream), status);
 }
 void SynchronizeAll(const SP_Device*, TF_Status* status) {
   Current current;
-  Check(cuCtxSynchronize(), status);
+  Check(FakeWaitForAll(), status);  // the driver counts those of the library
 }
 TF_Bool HostCallback(const SP_Device*, SP_Stream stream, SE_StatusCallbackFn call, void* argument) {
   Enqueue(stream, [=] {
@@ -283,13 +282,13 @@ void ComputeSquare(void*, TF_OpKernelContext* context) {
                           status);
   SP_Stream stream = TF_GetStream(context, status);
   if (TF_GetCode(status) == TF_OK) {
-    Enqueue(stream, [from = TF_TensorData(in), to = TF_TensorData(out),
-                     count = TF_TensorElementCount(in)] {
-      usleep(kMicroseconds);
-      auto* x = reinterpret_cast<float*>(FakeBytes(from));
-      auto* y = reinterpret_cast<float*>(FakeBytes(to));
-      for (int64_t i = 0; i < count; ++i) y[i] = x[i] * x[i];
-    });
+    Enqueue(stream,
+            [from = TF_TensorData(in), to = TF_TensorData(out), count = TF_TensorElementCount(in)] {
+              usleep(kMicroseconds);
+              auto* x = reinterpret_cast<float*>(FakeBytes(from));
+              auto* y = reinterpret_cast<float*>(FakeBytes(to));
+              for (int64_t i = 0; i < count; ++i) y[i] = x[i] * x[i];
+            });
   } else {
     TF_OpKernelContext_Failure(context, status);
   }
@@ -318,7 +317,9 @@ extern "C" void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* 
   functions->destroy_timer_fns = DestroyTimerFns;
   params->destroy_platform = DestroyPlatform;
   params->destroy_platform_fns = DestroyPlatformFns;
-  TF_SetStatus(status, TF_OK, "");
+  const char* streams = std::getenv("FAKE_GPU_STREAMS");
+  bool fine = streams == nullptr || TellStreams();
+  TF_SetStatus(status, fine ? TF_OK : TF_INTERNAL, fine ? "" : "no function tells streams");
 }
 
 extern "C" void TF_InitKernel() {

@@ -9,6 +9,8 @@
 // FAKE_NCCL_HANG_INIT=R     rank R never ends connecting
 // FAKE_NCCL_HANG=R          the kernels of rank R do nothing
 // FAKE_NCCL_FAIL=R          the kernels of rank R end in an asynchronous error
+// FAKE_NCCL_NO_WINDOWS=1    it has no use for windows
+// FAKE_NCCL_FAIL_REGISTER=R rank R cannot register memory
 #include "nccl.h"
 
 #include <fcntl.h>
@@ -54,25 +56,9 @@ std::map<std::string, int>& Calls() {
   return *calls;
 }
 
-void Count(const char* function) {
-  std::lock_guard<std::mutex> lock(mutex);
-  ++Calls()[function];
-}
-
 std::map<void*, Handle>& Comms() {
   static auto* comms = new std::map<void*, Handle>();
   return *comms;
-}
-
-Handle Find(void* comm) {
-  std::lock_guard<std::mutex> lock(mutex);
-  auto it = Comms().find(comm);
-  return it == Comms().end() ? nullptr : it->second;
-}
-
-bool HasContext() {
-  void* context = nullptr;
-  return cuCtxGetCurrent(&context) == 0 && context != nullptr;
 }
 
 // ---- groups of calls ----------------------------------------------------------------------------
@@ -115,6 +101,28 @@ void Connect(const Handle& comm) {
 
 }  // namespace
 
+namespace fake_nccl {
+
+void Count(const char* what) {
+  std::lock_guard<std::mutex> lock(mutex);
+  ++Calls()[what];
+}
+
+Handle Find(void* comm) {
+  std::lock_guard<std::mutex> lock(mutex);
+  auto it = Comms().find(comm);
+  return it == Comms().end() ? nullptr : it->second;
+}
+
+bool HasContext() {
+  void* context = nullptr;
+  return cuCtxGetCurrent(&context) == 0 && context != nullptr;
+}
+
+int Version() { return static_cast<int>(Setting("FAKE_NCCL_VERSION", 22707)); }
+
+}  // namespace fake_nccl
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 EXPORT int FakeNcclCalls(const char* function) {
@@ -123,7 +131,7 @@ EXPORT int FakeNcclCalls(const char* function) {
 }
 
 EXPORT int ncclGetVersion(int* version) {
-  *version = static_cast<int>(Setting("FAKE_NCCL_VERSION", 22707));
+  *version = Version();
   return kSuccess;
 }
 
@@ -185,6 +193,8 @@ EXPORT int ncclCommFinalize(void* handle) {
 
 EXPORT int ncclCommDestroy(void* handle) {
   Count("ncclCommDestroy");
+  Handle comm = Find(handle);
+  if (comm != nullptr && ForgetRegistered(comm.get())) Count("destroyed while registered");
   std::lock_guard<std::mutex> lock(mutex);
   return Comms().erase(handle) == 1 ? kSuccess : kInvalidArgument;
 }
@@ -194,6 +204,7 @@ EXPORT int ncclCommAbort(void* handle) {
   Handle comm = Find(handle);
   if (comm == nullptr) return kInvalidArgument;
   comm->aborted = true;
+  ForgetRegistered(comm.get());
   unlink(comm->path.c_str());
   std::lock_guard<std::mutex> lock(mutex);
   Comms().erase(handle);
@@ -260,6 +271,7 @@ int Enqueue(const char* function, Call call, void* stream) {
   } else if (call.op > kMin) {
     return kInvalidArgument;
   }
+  WithDType(call.dtype, [&](auto value) { Locate(&call, sizeof value); });
   Count(function);
   group.push_back({new Call(std::move(call)), stream});
   return kSuccess;

@@ -22,7 +22,8 @@ def _compile(python: str, path: pathlib.Path) -> str:
     compiler = (sysconfig.get_config_var("CXX") or "g++").split()[0]
     _run(
         [compiler, "-std=c++17", "-O1", "-fPIC", "-shared", "-o", str(path)]
-        + [str(_FOLDER / "plugin.cc"), f"-I{_FOLDER.parent / 'fake_cuda'}", f"-I{include}"]
+        + [str(source) for source in sorted(_FOLDER.glob("*.cc"))]
+        + [f"-I{_FOLDER.parent / 'fake_cuda'}", f"-I{include}"]
         + [f"-L{_DRIVER}", "-l:libcuda.so.1", f"-Wl,-rpath,{_DRIVER}"]
         + [f"-L{lib}", "-l:libtensorflow_framework.so.2", f"-Wl,-rpath,{lib}"]
     )

@@ -98,6 +98,10 @@ def sgd(**options):
     return keras.optimizers.SGD(0.1, momentum=0.5, **options)
 
 
+def every_weight(weight):
+    return True
+
+
 class Mode:
     """What a mode changes. `distribute` are arguments of DistributedOptimizer.
 
@@ -118,7 +122,7 @@ class Mode:
         distribute=None,
         policy=None,
         sample_weight=None,
-        compared=lambda weight: True,
+        compared=every_weight,
         **compile_options,
     ):
         self.optimizer, self.model, self.inputs = optimizer, model, inputs
@@ -152,6 +156,20 @@ class Mode:
             model = self.make(self.reference(), model=self.reference_model)
             self.fit(model, np.arange(len(Y)), BATCH * self.joined, [])
         return [np.asarray(w, float) if self.compared(w) else None for w in model.weights]
+
+    def alone_like(self):
+        """Equal for modes whose single process does the same."""
+        return (
+            self.reference,
+            self.reference_model,
+            self.targets,
+            self.joined,
+            self.policy,
+            id(self.inputs),
+            id(self.sample_weight),
+            self.compared,
+            tuple(sorted(self.compile_options.items())),
+        )
 
     def check(self, name, alone):
         """Trains on all ranks, and compares; returns the largest difference."""
@@ -280,8 +298,10 @@ def divided(jobs) -> dict:
 
 def check(modes: dict) -> dict:
     """Checks each; returns its largest difference from the single process."""
-    alone = divided({name: mode.alone for name, mode in modes.items()})
-    return {name: mode.check(name, alone[name]) for name, mode in modes.items()}
+    likes = {name: mode.alone_like() for name, mode in modes.items()}
+    first = {like: name for name, like in reversed(likes.items())}
+    alone = divided({name: modes[name].alone for name in first.values()})
+    return {name: mode.check(name, alone[first[likes[name]]]) for name, mode in modes.items()}
 
 
 def run(names=None) -> dict:

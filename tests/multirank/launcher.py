@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 import fork_servers
+import hung
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -34,7 +35,8 @@ class Job:
     where: dict = dataclasses.field(default_factory=dict)  # rank -> its stacks, if the job hung
 
     def _places(self) -> str:
-        return "".join(f"\nrank {rank} was at:\n{text}" for rank, text in self.where.items())
+        ranks = "".join(f"\nrank {rank} was at:\n{text}" for rank, text in self.where.items())
+        return f"{ranks}\n{hung.machine()}"
 
     def check(self, ranks: int) -> dict:
         """Fails unless the job ended well and every rank reported; returns the reports."""
@@ -86,11 +88,29 @@ def run_command(command, *, timeout, env=None, cwd=None, folder=None) -> tuple:
         return _wait(process, timeout, folder)
 
 
+def _write_threads(folder) -> None:
+    """What the threads of each rank that left its process id do, into a file."""
+    for path in pathlib.Path(folder).glob("pid*") if folder is not None else ():
+        text = hung.threads(int(path.read_text() or 0))
+        path.with_name(path.name.replace("pid", "threads")).write_text(text)
+
+
+def _where(folder) -> dict:
+    """Rank -> what it was doing when its job hung."""
+    where = {}
+    for path in sorted(folder.glob("stacks*")):
+        threads = path.with_name(path.name.replace("stacks", "threads"))
+        more = threads.read_text() if threads.exists() else ""
+        where[int(path.name[6:])] = hung.short(path.read_text()) + more
+    return where
+
+
 def _wait(process, timeout, folder) -> tuple:
     """run_command's result; after its limit the processes are ended."""
     try:
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
+        _write_threads(folder)
         process.terminate()
         try:
             output, _ = process.communicate(timeout=15)
@@ -143,7 +163,7 @@ def run_ranks(
     one.
     """
     out = pathlib.Path(tmp_path)
-    for pattern in ("rank*.json", "pid*", "stacks*"):
+    for pattern in ("rank*.json", "pid*", "stacks*", "threads*"):
         for old in out.glob(pattern):
             old.unlink()
     words = script(body, out, max(5, timeout - 10))
@@ -151,7 +171,4 @@ def run_ranks(
     command = [*mpirun(ranks, launcher), *python, *words]
     code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
-    where = {}
-    if timed_out:
-        where = {int(path.name[6:]): path.read_text() for path in sorted(out.glob("stacks*"))}
-    return Job(code, output, results, timed_out, where)
+    return Job(code, output, results, timed_out, _where(out) if timed_out else {})

@@ -1,4 +1,4 @@
-"""The kernel refuses process_vm_readv to this process from now on, as in a sandbox.
+"""The kernel refuses a call to this process from now on, as in a sandbox; process_vm_readv first.
 
 Where a sandbox is entered late, ranks have read each other before.
 """
@@ -9,11 +9,11 @@ import struct
 READV, EPERM = 310, 1  # of x86-64
 
 
-def refuse() -> None:
+def refuse(number: int = READV) -> None:
     """The filter is classic BPF: load the call's number, compare, return."""
     libc = ctypes.CDLL(None, use_errno=True)
     refuse, allow = (0x06, 0, 0, 0x50000 | EPERM), (0x06, 0, 0, 0x7FFF0000)
-    rules = [(0x20, 0, 0, 0), (0x15, 0, 1, READV), refuse, allow]
+    rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), refuse, allow]
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *r) for r in rules))
     where = ctypes.addressof(program)
     filters = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), where))

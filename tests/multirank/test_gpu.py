@@ -15,9 +15,10 @@ from bodies import collectives, exchange, gpu, process_sets, tape
 NCCL = str(launcher.ROOT / "build/fake_nccl/libnccl.so.2")
 WAYS = {
     "copied by TensorFlow": {"SMDDP_GPU_KERNELS": "0"},
-    "staged": {"SMDDP_GPU_KERNELS": "1", "SMDDP_NCCL": "off"},
+    "staged": {"SMDDP_GPU_KERNELS": "1", "SMDDP_NCCL": "off", "FAKE_GPU_STREAMS": "1"},
     "by NCCL": {
         "SMDDP_GPU_KERNELS": "1",
+        "FAKE_GPU_STREAMS": "1",
         "SMDDP_NCCL": "required",
         "SMDDP_NCCL_LIBRARY": NCCL,
         "FAKE_NCCL_DELAY": "200",
@@ -47,6 +48,16 @@ def test_every_way(job, python, way):
         assert result["nccl_packed"] == (7 if packs else 0), result
         # Six kinds in each of five steps.
         assert result["nccl_in_function"] == (30 if way == "by NCCL" else 0), result
+
+
+def test_mpi_between_nodes(job):
+    """NCCL reduces in each of two nodes, MPI between them; where it cannot pack, the host does."""
+    env = {"SMDDP_NODES": "2", "SMDDP_NCCL_BETWEEN": "mpi"}
+    results = _run(job, gpu.between_nodes, 4, sys.executable, "by NCCL", **env)
+    for result in results.values():
+        packs = not result["kernels"].startswith("none: ")
+        assert (result["nccl_collectives"] > 6) == packs, result
+        assert result["nccl_packed"] == result["nccl_collectives"], result
 
 
 def test_ranks_on_one_gpu(job):

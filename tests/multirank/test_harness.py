@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -39,6 +40,7 @@ def test_a_hang_is_ended_and_shows_where(job, tmp_path, cold, limit):
     assert result.timed_out
     place = f'File "{FILE}", line {line_of("# where it hangs")} in hangs'
     assert place in result.where[1], result.where
+    assert re.search(r"thread \d+ \S+: S \(sleeping\), .* call \d+\(0x", result.where[0])
     with pytest.raises(AssertionError, match=r"(?s)the job hung:.*rank 1 was at:.* in hangs"):
         result.check(2)
     left = [pathlib.Path("/proc", path.read_text()) for path in tmp_path.glob("pid*")]

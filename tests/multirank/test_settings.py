@@ -88,7 +88,7 @@ def test_all_that_differs_is_named_between_nodes(tmp_path):
         ("SMDDP_SOCKETS", "two", "a whole number from 0 to 1024"),
         ("SMDDP_SINGLE_COPY", "0.5", "a whole number from 0 to 1"),
         ("SMDDP_SINGLE_PROCESS", "yes", "a whole number from 0 to 1"),
-        ("SMDDP_ALLREDUCE", "magic", "one of: oneshot, sockets, shm, hierarchical"),
+        ("SMDDP_ALLREDUCE", "magic", "one of: oneshot, sockets, handback, shm, hierarchical"),
         ("SMDDP_STAGING", "past", "one of: auto, cached, streaming"),
         ("SMDDP_ISA", "sse", "one of: generic, "),
         ("SMDDP_LOG_LEVEL", "loud", "one of: debug, info, warning, error"),

@@ -2,16 +2,16 @@
 
 #include <atomic>
 #include <cstring>
+#include <numeric>  // for iota
 #include <utility>  // for move
 
+#include "collective/device/between_nodes.h"
 #include "collective/device/device_collective.h"
+#include "collective/device/vote.h"
 #include "core/log.h"
 
 namespace smddp {
 namespace {
-
-// After the group has been stopped, which has a limit of its own.
-constexpr double kAbandonSeconds = 0.5;
 
 // Why the ranks cannot connect; the same text on all of them, and "" if they can.
 std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vector<int>& ranks) {
@@ -38,6 +38,9 @@ std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vec
 std::string OnDevice::Cannot(const ChannelResources& resources, const Request& request) {
   if (resources.devices == nullptr) return "there is no device group";
   std::string reason = CannotBeOnDevice(request);
+  if (reason.empty() && resources.devices_in_node) {
+    reason = BetweenNodes::Cannot(*resources.topology, request);
+  }
   if (!reason.empty()) return reason;
   return resources.devices->Cannot(CollectiveOf(request, *resources.topology));
 }
@@ -47,8 +50,10 @@ OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::
   bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
   if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
   usable = usable && refusal_.empty();
+  LaunchTurn::Ballot ballot = resources_->turn->Vote(request_);
   std::string lack = usable ? resources_->devices->Lacks(request_->device, Wanted()) : "";
-  StartVote(usable && lack.empty(), request_);
+  votes_[1] = ballot.apart ? 1 : 0;
+  StartVote(usable && lack.empty() && ballot.can, request_);
   static std::atomic<bool> told{false}, told_lack{false};
   if (!refusal_.empty() && !told.exchange(true)) {
     LogWarning("NCCL is not used, so collectives of GPUs' tensors run on the host: " + refusal_);
@@ -59,23 +64,24 @@ OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::
   }
 }
 
-OnDevice::~OnDevice() {
-  Abort();
-  resources_->turn->Release(resources_);
-}
+OnDevice::~OnDevice() { Abort(); }
 
 void OnDevice::StartVote(bool yes, const Request* subject) {
-  vote_ = yes ? 1 : 0;
+  votes_[0] = yes ? 1 : 0;
+  SetHostRequest(Kind::kVote, DType::kInt64);
+  host_request_.run = subject != nullptr ? subject->run : 0;
+  host_request_.subject = subject;
+  host_request_.tensors = {{votes_, votes_, {2}}};
+  host_ = make_host_(&host_request_);
+}
+
+void OnDevice::SetHostRequest(Kind kind, DType dtype) {
   host_request_ = Request();
-  host_request_.kind = Kind::kVote;
-  host_request_.dtype = DType::kInt32;
+  host_request_.kind = kind;
+  host_request_.dtype = dtype;
   host_request_.op = ReduceOp::kSum;
   host_request_.process_set = request_->process_set;
   host_request_.name = "device group";
-  host_request_.run = subject != nullptr ? subject->run : 0;
-  host_request_.subject = subject;
-  host_request_.tensors = {{&vote_, &votes_, {1}}};
-  host_ = make_host_(&host_request_);
 }
 
 Progress OnDevice::Advance() {
@@ -90,6 +96,7 @@ Progress OnDevice::Advance() {
 
 bool OnDevice::Poll() {
   if (step_ == Step::kPrepare) return Prepare();
+  if (step_ == Step::kTurn) return resources_->turn->Start(request_) && Begin();
   Status status;
   if (host_ != nullptr) {
     Progress progress = host_->Advance();
@@ -106,6 +113,11 @@ bool OnDevice::Poll() {
     case Step::kVote:
       if (!status.ok()) return Conclude(status);
       CountVotes();
+      return true;
+    case Step::kOrder:
+      if (!status.ok()) return Conclude(status);
+      resources_->turn->Agree(request_, time_);
+      step_ = Step::kTurn;
       return true;
     case Step::kIntroduce:
       if (!status.ok()) return Conclude(status);
@@ -128,8 +140,13 @@ bool OnDevice::Poll() {
   }
 }
 
+bool OnDevice::All() const { return VotesOf(votes_[0]) == resources_->topology->size; }
+
 void OnDevice::CountVotes() {
+  number_ = LaunchNumberOf(votes_[0]);
   if (All()) {
+    // The first rank may not have known that sets are apart, and has taken a turn.
+    if (votes_[1] > 0) resources_->turn->Release(request_);
     step_ = Step::kPrepare;
   } else if (resources_->devices->required() && !refusal_.empty()) {
     Conclude({Code::kSystem, "SMDDP_NCCL=required, but it cannot be used: " + refusal_});
@@ -138,16 +155,30 @@ void OnDevice::CountVotes() {
   }
 }
 
-// Whatever state the group is in, it is in on all ranks, as only one collective at a time comes
-// here: the other channel's vote ends when this one's turn is over.
+// Whatever state the group is in, it is in on all ranks: those before have connected it, or failed
+// to, everywhere. So one of the other channel, with a larger number, waits while this one connects.
 bool OnDevice::Prepare() {
+  if (!resources_->devices->order()->IsTurnOf(number_)) return false;
+  if (votes_[1] == 0) return Begin();
+  StartOrdering();
+  return true;
+}
+
+void OnDevice::StartOrdering() {
+  time_ = resources_->turn->Propose(resources_->devices, request_->process_set, request_,
+                                    [shm = resources_->shm] { shm->RingSelf(); });
+  SetHostRequest(Kind::kVote, DType::kInt64);
+  host_request_.op = ReduceOp::kMax;
+  host_request_.tensors = {{&time_, &time_, {1}}};
+  host_ = make_host_(&host_request_);
+  step_ = Step::kOrder;
+}
+
+bool OnDevice::Begin() {
   switch (resources_->devices->state()) {
     case DeviceGroup::State::kNew:
-      resources_->devices->set_state(DeviceGroup::State::kConnecting);
       StartIntroduction();
       return true;
-    case DeviceGroup::State::kConnecting:
-      return false;  // the other channel's collective is about to learn the outcome
     case DeviceGroup::State::kReady:
       StartCollective();
       return true;
@@ -159,13 +190,10 @@ bool OnDevice::Prepare() {
 
 void OnDevice::StartIntroduction() {
   size_t size = static_cast<size_t>(resources_->topology->size);
-  own_ = resources_->devices->Introduce(request_->device, resources_->topology->rank == 0);
+  int rank = resources_->topology->rank;
+  own_ = resources_->devices->Introduce(request_->device, GroupRanks().front() == rank);
   all_.resize(size);
-  host_request_ = Request();
-  host_request_.kind = Kind::kAllgather;
-  host_request_.dtype = DType::kUint8;
-  host_request_.process_set = request_->process_set;
-  host_request_.name = "device group";
+  SetHostRequest(Kind::kAllgather, DType::kUint8);
   host_request_.part_bytes.assign(size, sizeof own_);
   host_request_.tensors = {{&own_, all_.data(), {static_cast<int64_t>(sizeof own_)}}};
   host_ = make_host_(&host_request_);
@@ -177,33 +205,62 @@ void OnDevice::MeetAll() {
   if (!objection.empty()) return GiveUp(objection);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   step_ = Step::kConnect;
-  resources_->devices->Connect(request_->device, resources_->topology->rank, all_,
+  int own = 0;
+  std::vector<DeviceIntroduction> group;
+  for (int rank : GroupRanks()) {
+    if (rank == resources_->topology->rank) own = static_cast<int>(group.size());
+    group.push_back(all_[static_cast<size_t>(rank)]);
+  }
+  resources_->devices->Connect(request_->device, own, group,
                                [work = work_](const Status& status) { work->Finish(status); });
 }
 
 void OnDevice::Confirm() {
-  if (!All()) {
-    resources_->devices->Abort();
-    return GiveUp(refusal_.empty() ? "it failed on another rank" : refusal_);
-  }
+  if (!All()) return GiveUp(refusal_.empty() ? "it failed on another rank" : refusal_);
   resources_->devices->set_state(DeviceGroup::State::kReady);
   StartCollective();
 }
 
-DeviceCollective OnDevice::Wanted() const { return CollectiveOf(*request_, *resources_->topology); }
+// All of the set, or those of this node.
+std::vector<int> OnDevice::GroupRanks() const {
+  const Topology& topo = *resources_->topology;
+  if (resources_->devices_in_node) return topo.nodes[topo.node];
+  std::vector<int> ranks(static_cast<size_t>(topo.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+DeviceCollective OnDevice::Wanted() const {
+  DeviceCollective wanted = CollectiveOf(*request_, *resources_->topology);
+  wanted.among_groups = resources_->devices_in_node;
+  return wanted;
+}
 
 void OnDevice::StartCollective() {
+  if (resources_->devices_in_node) {
+    host_ = std::make_unique<BetweenNodes>(resources_, request_, Wanted());
+    step_ = Step::kBetween;
+    return;
+  }
   computed_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   step_ = Step::kRun;
   resources_->devices->Submit(
       Wanted(), [work = computed_] { work->Finish({}); },
       [work = work_](const Status& status) { work->Finish(status); });
+  PassTurn();
+}
+
+// Lets this rank start those with larger numbers.
+void OnDevice::PassTurn() {
+  resources_->devices->order()->Pass(number_);
+  resources_->shm->RingSelf();
 }
 
 // On all ranks: the group is given up for good.
 void OnDevice::GiveUp(const std::string& why) {
   resources_->devices->set_state(DeviceGroup::State::kUnusable);
+  resources_->devices->Abort();
   if (resources_->devices->required()) {
     Conclude({Code::kSystem, "SMDDP_NCCL=required, but NCCL cannot connect the ranks: " + why});
     return;
@@ -216,13 +273,15 @@ void OnDevice::GiveUp(const std::string& why) {
 }
 
 void OnDevice::Stage() {
-  resources_->turn->Release(resources_);
+  PassTurn();
+  resources_->turn->Release(request_);
   host_ = std::make_unique<Staged>(resources_, request_, make_host_);
   step_ = Step::kStaged;
 }
 
 bool OnDevice::Conclude(const Status& status) {
-  resources_->turn->Release(resources_);
+  PassTurn();
+  resources_->turn->Release(request_);
   status_ = status;
   step_ = Step::kDone;
   return true;
@@ -247,10 +306,10 @@ bool OnDevice::MayWaitForOtherNodes() const {
 
 void OnDevice::Abort() {
   if (host_ != nullptr) host_->Abort();
-  resources_->turn->Release(resources_);
+  resources_->turn->Release(request_);
   if (work_ == nullptr) return;
-  resources_->devices->Abort();
-  static_cast<void>(work_->Abandon(kAbandonSeconds));
+  resources_->devices->Abort();  // which has a limit of time
+  static_cast<void>(work_->Abandon(0));
   static_cast<void>(computed_ == nullptr || computed_->Abandon(0));
   work_.reset();
 }

@@ -1,9 +1,13 @@
 // OnDevice: a collective that the devices run themselves, in their own memory (DeviceGroup).
 //
 //   vote       the ranks match the request on the host, and find out whether all of them can
+//   order      if sets are apart: the ranks agree on a time, and wait until that is the earliest
+//              (LaunchTurn)
 //   connect    at the first request of a set: the ranks introduce themselves, connect, and vote
 //              again on whether all have
-//   run        enqueued behind the work that computes the inputs; the host does not wait for that
+//   run        enqueued behind the work that computes the inputs; the host does not wait for that,
+//              and the channel goes on to the next operation; or, if the devices are a group in
+//              each node, BetweenNodes
 //
 // If some rank cannot, or has joined, all ranks let Staged take the request, or fail where a device
 // group is required. The decisions are the same on all ranks, for each follows from a vote, or from
@@ -35,22 +39,40 @@ class OnDevice : public Collective {
   double met_at() const override { return met_at_; }
   std::vector<int> Missing() const override;
   bool MayWaitForOtherNodes() const override;
+  bool InBackground() const override { return step_ == Step::kRun; }
   void Abort() override;
 
  private:
-  enum class Step { kVote, kPrepare, kIntroduce, kConnect, kConfirm, kRun, kStaged, kDone };
+  enum class Step {
+    kVote,
+    kPrepare,
+    kOrder,
+    kTurn,
+    kIntroduce,
+    kConnect,
+    kConfirm,
+    kRun,
+    kBetween,
+    kStaged,
+    kDone
+  };
 
   // These return whether there was progress.
   bool Poll();
   bool Prepare();
+  bool Begin();
   void StartVote(bool yes, const Request* subject);
-  bool All() const { return votes_ == resources_->topology->size; }
+  void SetHostRequest(Kind kind, DType dtype);
+  void StartOrdering();
+  bool All() const;
   void CountVotes();
   void StartIntroduction();
   void MeetAll();
   void Confirm();
+  std::vector<int> GroupRanks() const;
   DeviceCollective Wanted() const;
   void StartCollective();
+  void PassTurn();
   void GiveUp(const std::string& why);
   void Stage();
   bool Conclude(const Status& status);
@@ -61,7 +83,9 @@ class OnDevice : public Collective {
   Step step_ = Step::kVote;
   Request host_request_;  // of the step's collective on the host
   std::unique_ptr<Collective> host_;
-  int32_t vote_ = 0, votes_ = 0;
+  int64_t votes_[2] = {0, 0};  // of all ranks, see vote.h; before, this rank's
+  int64_t number_ = 0;         // of the collective, in the order in which all ranks start them
+  int64_t time_ = 0;           // the same among sets that are apart
   DeviceIntroduction own_{};
   std::vector<DeviceIntroduction> all_;
   std::string refusal_;                    // why this rank cannot take part

@@ -49,7 +49,7 @@ class ShmAllreduce : public Pipeline {
   void Unpack(size_t i, int owner) override;
 
   // Owner j's share of chunk i: a logical range, in elements.
-  Range Share(size_t i, int owner) const;
+  virtual Range Share(size_t i, int owner) const;
   size_t ChunkBegin(size_t i) const { return i * chunk_elements_; }
   // Reduces this node's inputs of the own share; out(first, tensor_out) returns where a piece is
   // written.
@@ -80,6 +80,20 @@ void ShmAllreduce::ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& b
   });
 }
 
+// handback: shm, whose results return in the slots that the inputs came in.
+class HandbackAllreduce : public ShmAllreduce {
+ public:
+  HandbackAllreduce(ChannelResources* resources, const Request* request);
+
+ protected:
+  bool Combine(size_t i) override;
+  void Unpack(size_t i, int owner) override;
+
+ private:
+  // Where owner j's share of chunk i lies in a rank's slot.
+  char* Place(int local_rank, size_t i, int owner) const;
+};
+
 // hierarchical: shm within the node; the combine phase exchanges shares between nodes.
 class HierarchicalAllreduce : public ShmAllreduce {
  public:
@@ -89,7 +103,16 @@ class HierarchicalAllreduce : public ShmAllreduce {
   bool Combine(size_t i) override;
   void SendWithHeader(char* to) override;
 
+  // For inputs that have been reduced in the node by other means, and travel as they are.
+  struct Reduced {};
+  HierarchicalAllreduce(ChannelResources* resources, const Request* request, Reduced);
+  // Writes the node's sum of the own share of chunk i.
+  virtual void ReduceInNode(size_t i, char* out);
+  // The share's result has come.
+  virtual void StoreResult(size_t i, const char* result);
+
  private:
+  HierarchicalAllreduce(ChannelResources* resources, const Request* request, bool wide);
   // An exchange in flight.
   struct Exchange {
     bool scatter;
@@ -106,8 +129,6 @@ class HierarchicalAllreduce : public ShmAllreduce {
   bool FinishOldest();
   void StartScatter(size_t i);
   void StartGather(size_t i);
-  void StoreResult(size_t i, const char* result);
-  void ReduceInNode(size_t i, char* out);
   void ReduceBetweenNodes(const std::vector<const void*>& sources, size_t count, char* out) const;
   void CombineFromHeaders();
 

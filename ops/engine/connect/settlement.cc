@@ -65,6 +65,7 @@ Terms WithCore(Terms terms, const Config& config) {
   };
   add("smddp_tf version", SMDDP_VERSION);
   add("shared memory layout", ShmGroup::Layout());
+  add("oneshot limit of two ranks", std::to_string(selector.oneshot_bytes_of_two));
   add("oneshot limit", std::to_string(selector.oneshot_bytes));
   add("sockets limit", std::to_string(selector.sockets_bytes));
   add("single copy limit", std::to_string(selector.single_copy_bytes));
@@ -79,6 +80,7 @@ Terms WithCore(Terms terms, const Config& config) {
   add("SMDDP_NODES", std::to_string(config.nodes));
   add("SMDDP_SOCKETS", std::to_string(config.sockets));
   add("SMDDP_NCCL", config.nccl);
+  add("SMDDP_NCCL_BETWEEN", config.nccl_between);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");
   return terms;
 }

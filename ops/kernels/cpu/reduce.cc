@@ -1,5 +1,7 @@
 #include "kernels/cpu/reduce.h"
 
+#include "kernels/cpu/isa.h"
+
 #if SMDDP_X86
 #include <cpuid.h>
 #endif
@@ -9,14 +11,9 @@ namespace smddp {
 #define SMDDP_DECLARE(isa)                                        \
   namespace isa {                                                 \
   ReduceFn Find(DType dtype, Combine combine, ReduceStage stage); \
+  bool Available();                                               \
   }
-SMDDP_DECLARE(generic)
-#if SMDDP_X86
-SMDDP_DECLARE(avx2)
-SMDDP_DECLARE(avx512)
-#elif SMDDP_ARM64
-SMDDP_DECLARE(neon)
-#endif
+SMDDP_FOR_EACH_ISA(SMDDP_DECLARE)
 #undef SMDDP_DECLARE
 
 namespace {
@@ -34,15 +31,21 @@ bool Supports(unsigned leaf7_ebx, unsigned xcr0) {
   if ((low & xcr0) != xcr0) return false;
   return __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) && (ebx & leaf7_ebx) == leaf7_ebx;
 }
-
-bool HasAvx2() { return Supports(bit_AVX2, 0x6); }
-
-bool HasAvx512() {
-  return Supports(bit_AVX2 | bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ, 0xe6);
-}
 #endif
 
-bool Always() { return true; }
+}  // namespace
+
+bool generic::Available() { return true; }
+#if SMDDP_X86
+bool avx2::Available() { return Supports(bit_AVX2, 0x6); }
+bool avx512::Available() {
+  return Supports(bit_AVX2 | bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ, 0xe6);
+}
+#elif SMDDP_ARM64
+bool neon::Available() { return true; }
+#endif
+
+namespace {
 
 struct Level {
   const char* name;
@@ -50,16 +53,9 @@ struct Level {
   bool (*available)();
 };
 
-// What is compiled in, in ascending order: a processor that has a level has all before it.
-constexpr Level kLevels[] = {
-    {"generic", generic::Find, Always},
-#if SMDDP_X86
-    {"avx2", avx2::Find, HasAvx2},
-    {"avx512", avx512::Find, HasAvx512},
-#elif SMDDP_ARM64
-    {"neon", neon::Find, Always},
-#endif
-};
+#define SMDDP_LEVEL(isa) {#isa, isa::Find, isa::Available},
+constexpr Level kLevels[] = {SMDDP_FOR_EACH_ISA(SMDDP_LEVEL)};
+#undef SMDDP_LEVEL
 
 const Level* BestLevel() {
   const Level* best = kLevels;
@@ -80,6 +76,8 @@ void SetIsa(const std::string& isa) {
   current = kLevels;
   while (current != kBest && isa != current->name) ++current;
 }
+
+size_t IsaIndex() { return static_cast<size_t>(current - kLevels); }
 
 const char* IsaName() { return current->name; }
 

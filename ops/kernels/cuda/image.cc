@@ -2,27 +2,33 @@
 
 #ifdef SMDDP_PACK_IMAGE
 
-// The assembler reads the file: as an array in C++ it would be megabytes of source.
-asm(".pushsection .rodata\n"
-    ".balign 64\n"
-    "smddp_pack_image:\n"
-    ".incbin \"" SMDDP_PACK_IMAGE
-    "\"\n"
-    ".popsection\n");
-extern "C" __attribute__((visibility("hidden"))) const char smddp_pack_image[];
+// The assembler reads the files: as arrays in C++ they would be megabytes of source.
+#define SMDDP_EMBED(symbol, file) \
+  asm(".pushsection .rodata\n"    \
+      ".balign 64\n" #symbol      \
+      ":\n"                       \
+      ".incbin \"" file           \
+      "\"\n"                      \
+      ".popsection\n");           \
+  extern "C" __attribute__((visibility("hidden"))) const char symbol[];
+
+SMDDP_EMBED(smddp_pack_image, SMDDP_PACK_IMAGE)
+SMDDP_EMBED(smddp_compress_image, SMDDP_COMPRESS_IMAGE)
 
 namespace smddp {
 const void* PackImage() { return smddp_pack_image; }
+const void* CompressImage() { return smddp_compress_image; }
 }  // namespace smddp
 
 #else
 
 namespace smddp {
 const void* PackImage() { return nullptr; }
+const void* CompressImage() { return nullptr; }
 }  // namespace smddp
 
 #endif
 
 namespace smddp {
-const char* PackImageText() { return SMDDP_PACK_IMAGE_TEXT; }
+const char* ImageText() { return SMDDP_IMAGE_TEXT; }
 }  // namespace smddp

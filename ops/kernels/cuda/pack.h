@@ -14,8 +14,8 @@
 
 namespace smddp {
 
-// Offsets and counts are in elements.
-struct PackEntry {
+// Offsets and counts are in elements. Aligned, so that a GPU loads it as two words.
+struct alignas(16) PackEntry {
   const void* in;
   void* out;
   uint64_t begin;  // on the wire of the whole bucket

@@ -11,39 +11,9 @@
 #include <type_traits>
 
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/words.h"
 
 namespace smddp {
-
-constexpr unsigned kWord = 16;
-
-#if defined(__CUDACC__)
-#define SMDDP_ANY_TYPE
-#define SMDDP_UNROLL _Pragma("unroll")
-#else
-#define SMDDP_ANY_TYPE [[gnu::may_alias]]  // it stands for elements of any type
-#define SMDDP_UNROLL
-#endif
-
-struct SMDDP_ANY_TYPE alignas(kWord) Word {
-  uint64_t low, high;
-};
-
-SMDDP_INLINE Word LoadWord(const char* from) {
-#if defined(__CUDA_ARCH__)
-  ulonglong2 word = *reinterpret_cast<const ulonglong2*>(from);
-  return {word.x, word.y};
-#else
-  return *reinterpret_cast<const Word*>(from);
-#endif
-}
-
-SMDDP_INLINE void StoreWord(char* to, Word word) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<ulonglong2*>(to) = make_ulonglong2(word.low, word.high);
-#else
-  *reinterpret_cast<Word*>(to) = word;
-#endif
-}
 
 // A pointer that was loaded from memory may point anywhere, as far as the compiler knows; loads and
 // stores of the GPU's own memory are cheaper.
@@ -98,45 +68,9 @@ SMDDP_INLINE void StoreGroup(char* to, const Group<T, kCount>& group) {
   for (unsigned w = 0; w < kWords; ++w) StoreWord(to + w * kWord, words[w]);
 }
 
-template <typename T>
-SMDDP_INLINE T LoadOne(const char* from) {
-#if defined(__CUDA_ARCH__)
-  return *reinterpret_cast<const T*>(from);
-#else
-  T one;
-  std::memcpy(&one, from, sizeof one);
-  return one;
-#endif
-}
-
-template <typename T>
-SMDDP_INLINE void StoreOne(char* to, T one) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<T*>(to) = one;
-#else
-  std::memcpy(to, &one, sizeof one);
-#endif
-}
-
 // What an element is multiplied in, and its cast to and from that.
 template <typename From, typename To>
 using Accumulator = std::conditional_t<std::is_same_v<From, double>, double, float>;
-
-SMDDP_INLINE float Wide(Half x) { return HalfToFloat(x.bits); }
-SMDDP_INLINE float Wide(Bfloat16 x) { return Bfloat16ToFloat(x.bits); }
-SMDDP_INLINE float Wide(float x) { return x; }
-SMDDP_INLINE double Wide(double x) { return x; }
-
-template <typename To, typename Acc>
-SMDDP_INLINE To Narrow(Acc x) {
-  if constexpr (std::is_same_v<To, Half>) {
-    return {FloatToHalf(x)};
-  } else if constexpr (std::is_same_v<To, Bfloat16>) {
-    return {FloatToBfloat16(x)};
-  } else {
-    return x;
-  }
-}
 
 template <typename To, typename From, typename Acc>
 SMDDP_INLINE To Converted(From x, Acc factor) {

@@ -4,6 +4,7 @@
 // the splits of an alltoall) is in host memory there. Without these kernels TensorFlow copies
 // tensors to the CPU and back by itself.
 #include <cstdio>
+#include <mutex>
 #include <string>
 #include <utility>  // for move
 #include <vector>
@@ -39,6 +40,16 @@ std::vector<Deferred>& DeferredKernels() {
   return *kernels;
 }
 
+struct DeferredCompressor {
+  std::string op;
+  MakeKernel make;
+};
+
+std::vector<DeferredCompressor>& DeferredCompressors() {
+  static auto* compressors = new std::vector<DeferredCompressor>();
+  return *compressors;
+}
+
 void Register(const std::string& op, TF_KernelBuilder* builder) {
   ScopedStatus status;
   TF_RegisterKernelBuilder(op.c_str(), builder, status);
@@ -61,15 +72,36 @@ void RegisterOnGpu(const Deferred& kernel, int type) {
 
 }  // namespace
 
-void RegisterKernels(const OpSpec& spec, MakeKernel make) {
+void RegisterCpuKernel(const OpSpec& spec, MakeKernel make) {
   Register(spec.name, make(spec.name.c_str(), "CPU", SMDDP_HOST));
+}
+
+void RegisterKernels(const OpSpec& spec, MakeKernel make) {
+  RegisterCpuKernel(spec, make);
   Deferred deferred{spec.name, {}, make};
   for (const char* input : spec.inputs) deferred.arguments.emplace_back(input);
   for (const char* output : spec.outputs) deferred.arguments.emplace_back(output);
   DeferredKernels().push_back(std::move(deferred));
 }
 
+void RegisterCompressorKernels(const OpSpec& spec, MakeKernel make) {
+  RegisterCpuKernel(spec, make);
+  DeferredCompressors().push_back({spec.name, make});
+}
+
 }  // namespace smddp_tf
+
+// For when all GPUs are known to run them (smddp_tf/_graph/gpu_compressors.py): before, and where
+// they are not, TensorFlow runs these ops on the CPU. TensorFlow must get a kernel once only.
+extern "C" SMDDP_EXPORT void smddp_register_gpu_compressors() {
+  using namespace smddp_tf;
+  static std::once_flag once;
+  std::call_once(once, [] {
+    for (const DeferredCompressor& one : DeferredCompressors()) {
+      Register(one.op, one.make(one.op.c_str(), "GPU", SMDDP_CUDA));
+    }
+  });
+}
 
 // Call it once, before TensorFlow places the first op.
 extern "C" SMDDP_EXPORT void smddp_register_gpu_kernels() {

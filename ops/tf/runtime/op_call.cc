@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>  // for move
 
+#include "tf/runtime/gpu_stream.h"
+
 namespace smddp_tf {
 
 struct OpCall::Latch {
@@ -69,7 +71,7 @@ void OpCall::Post(smddp_request request, std::function<void()> next) {
 
 void OpCall::Place(smddp_request* request) const {
   request->memory = memory_;
-  if (memory_ == SMDDP_CUDA) request->stream = SMDDP_EVERY_STREAM;
+  if (memory_ == SMDDP_CUDA) request->stream = GpuStreamOf(context_);
 }
 
 // Calls of a function and iterations of a loop overlap in a session, so their order of arrival does

@@ -2,8 +2,11 @@
 
 #include <sys/mman.h>
 
+#include <cstddef>  // for offsetof
 #include <cstdio>
 #include <cstring>
+
+#include "core/dtype.h"
 
 namespace smddp_tf {
 namespace {
@@ -41,12 +44,15 @@ bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value)
   return Report(context, &status);
 }
 
+bool ReadType(TF_OpKernelConstruction* context, const char* name, int* value) {
+  ScopedStatus status;
+  TF_OpKernelConstruction_GetAttrType(context, name, value, status);
+  return Report(context, &status);
+}
+
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes) {
   ScopedStatus status;
-  if (which & kHasType) {
-    TF_OpKernelConstruction_GetAttrType(context, "T", &attributes->dtype, status);
-    if (!Report(context, &status)) return false;
-  }
+  if ((which & kHasType) && !ReadType(context, "T", &attributes->dtype)) return false;
   if (which & kHasReduce) {
     if (!ReadInt(context, "reduce_op", &attributes->reduce_op)) return false;
     TF_OpKernelConstruction_GetAttrFloat(context, "prescale", &attributes->prescale, status);
@@ -75,6 +81,22 @@ bool ReadScalar(TF_OpKernelContext* context, int input, int64_t* value) {
   if (in.Failed(context)) return false;
   *value = *static_cast<const int64_t*>(TF_TensorData(in.get()));
   return true;
+}
+
+Output::Output(TF_OpKernelContext* context, int index, int dtype, const std::vector<int64_t>& dims,
+               int memory) {
+  const smddp::DTypeInfo* info = smddp::FindDType(dtype);
+  size_t bytes = info == nullptr ? 0 : info->size;
+  for (int64_t dim : dims) bytes *= static_cast<size_t>(dim);
+  tensor_ = TF_AllocateOutput(context, index, dtype, dims.data(), static_cast<int>(dims.size()),
+                              bytes, status_);
+  if (status_.ok() && memory == SMDDP_HOST) AskForLargePages(TF_TensorData(tensor_), bytes);
+}
+
+Scratch::Scratch(TF_OpKernelContext* context, int64_t bytes) {
+  constexpr size_t kSize = offsetof(TF_AllocatorAttributes, on_host) + 1;
+  TF_AllocatorAttributes attributes = {kSize, 0};
+  tensor_ = TF_AllocateTemp(context, SMDDP_UINT8, &bytes, 1, &attributes, status_);
 }
 
 TensorPairs::~TensorPairs() {

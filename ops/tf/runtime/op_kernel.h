@@ -56,6 +56,7 @@ inline constexpr const char* kMatchingAttr = "matching: int = 0";
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);
 bool ReadString(TF_OpKernelConstruction* context, const char* name, std::string* value);
 bool ReadInt(TF_OpKernelConstruction* context, const char* name, int64_t* value);
+bool ReadType(TF_OpKernelConstruction* context, const char* name, int* value);
 
 // For kernels whose only state is their attributes.
 template <unsigned kWhich>
@@ -65,23 +66,44 @@ void* CreateAttributes(TF_OpKernelConstruction* context) {
 }
 inline void DestroyAttributes(void* kernel) { delete static_cast<Attributes*>(kernel); }
 
-// Owns an input of the op.
-class Input {
+// Owns a tensor that TensorFlow was asked for, or why there is none.
+class OwnedTensor {
  public:
-  Input(TF_OpKernelContext* context, int index) { TF_GetInput(context, index, &tensor_, status_); }
-  ~Input() {
+  OwnedTensor() = default;
+  ~OwnedTensor() {
     if (tensor_ != nullptr) TF_DeleteTensor(tensor_);
   }
+  OwnedTensor(const OwnedTensor&) = delete;
+  OwnedTensor& operator=(const OwnedTensor&) = delete;
   TF_Tensor* get() const { return tensor_; }
+  void* data() const { return TF_TensorData(tensor_); }
   // Reports a failure to TensorFlow.
   bool Failed(TF_OpKernelContext* context) {
     if (!status_.ok()) TF_OpKernelContext_Failure(context, status_);
     return !status_.ok();
   }
 
- private:
+ protected:
   TF_Tensor* tensor_ = nullptr;
   ScopedStatus status_;
+};
+
+// An input of the op.
+struct Input : OwnedTensor {
+  Input(TF_OpKernelContext* context, int index) { TF_GetInput(context, index, &tensor_, status_); }
+};
+
+// An output of the op, newly allocated.
+struct Output : OwnedTensor {
+  // memory: of smddp_memory; what the kernel was registered with.
+  Output(TF_OpKernelContext* context, int index, int dtype, const std::vector<int64_t>& dims,
+         int memory = SMDDP_HOST);
+};
+
+// Memory of the kernel's device, for what the kernel enqueues: TensorFlow gives it to what is
+// enqueued in its stream later, so it need not outlive the call.
+struct Scratch : OwnedTensor {
+  Scratch(TF_OpKernelContext* context, int64_t bytes);
 };
 
 // Reads an input of one int64. Returns false after a failure, which it has reported to TensorFlow.
@@ -134,6 +156,11 @@ void RegisterOp(const OpSpec& spec);
 // Registers the op's kernel for the CPU, and keeps those for GPUs until
 // smddp_register_gpu_kernels().
 void RegisterKernels(const OpSpec& spec, MakeKernel make);
+// Registers the op's kernel for the CPU alone.
+void RegisterCpuKernel(const OpSpec& spec, MakeKernel make);
+// The same for an op of a compressor, whose tensors are all on the kernel's device, whatever their
+// types. Those for GPUs are kept until smddp_register_gpu_compressors().
+void RegisterCompressorKernels(const OpSpec& spec, MakeKernel make);
 
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i

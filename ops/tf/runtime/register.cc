@@ -20,6 +20,9 @@ namespace {
   smddp_tf::RegisterIteration();
   smddp_tf::RegisterQueryOps();
   smddp_tf::RegisterSelfTest();
+  smddp_tf::RegisterInt8Ops();
+  smddp_tf::RegisterTopkOps();
+  smddp_tf::RegisterGpuProbe();
   return true;
 }();
 

@@ -18,6 +18,9 @@ void RegisterPlanOps();
 void RegisterIteration();
 void RegisterQueryOps();
 void RegisterSelfTest();
+void RegisterInt8Ops();
+void RegisterTopkOps();
+void RegisterGpuProbe();
 
 inline size_t SizeOf(int dtype) {
   const smddp::DTypeInfo* info = smddp::FindDType(dtype);

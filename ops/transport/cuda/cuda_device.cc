@@ -8,7 +8,9 @@ namespace smddp {
 
 Status CudaDevice::Find(const void* address, CudaDevice** device) {
   static std::mutex mutex;
-  static std::map<int, CudaDevice*> devices;  // never deleted: threads wait for their copies
+  // Never deleted, nor are the devices: threads wait for their copies, and TensorFlow's may come
+  // here while the process exits.
+  static auto& devices = *new std::map<int, CudaDevice*>();
   std::string why;
   const CudaDriver* driver = CudaDriver::Open(&why);
   if (driver == nullptr) {
@@ -153,6 +155,13 @@ Status CudaDevice::CopyIn(void* stream, const DeviceCopy& copy) {
   if (!current.status().ok()) return current.status();
   CudaResult result = driver_.MemcpyHtoDAsync(copy.to, copy.from, copy.bytes, stream);
   return result == kCudaSuccess ? Status() : driver_.Failure("cuMemcpyHtoDAsync", result);
+}
+
+Status CudaDevice::CopyOut(void* stream, const DeviceCopy& copy) {
+  Current current(this);
+  if (!current.status().ok()) return current.status();
+  CudaResult result = driver_.MemcpyDtoHAsync(copy.to, copy.from, copy.bytes, stream);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemcpyDtoHAsync", result);
 }
 
 Status CudaDevice::Enqueue(Copy copy, const std::vector<DeviceCopy>& copies,

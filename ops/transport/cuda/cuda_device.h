@@ -45,6 +45,8 @@ class CudaDevice : public Device {
   void Free(void* memory);
   // Enqueues a copy from host memory of AllocateHost().
   Status CopyIn(void* stream, const DeviceCopy& copy);
+  // The same the other way.
+  Status CopyOut(void* stream, const DeviceCopy& copy);
 
   const CudaDriver& driver() const { return driver_; }
 

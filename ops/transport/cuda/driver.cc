@@ -57,7 +57,7 @@ std::string Load(CudaDriver* driver) {
 
 const CudaDriver* CudaDriver::Open(std::string* why) {
   static CudaDriver driver;
-  static const std::string problem = Load(&driver);
+  static const auto& problem = *new std::string(Load(&driver));  // outlives every thread
   if (problem.empty()) return &driver;
   *why = problem;
   return nullptr;

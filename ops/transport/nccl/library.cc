@@ -48,7 +48,19 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->Reduce, "ncclReduce");
   find(&library->Send, "ncclSend");
   find(&library->Recv, "ncclRecv");
-  return missing.empty() ? "" : "has no " + missing;
+  std::string problem = missing.empty() ? "" : "has no " + missing;
+  constexpr int kBuffers = 21900, kWindows = 22700;
+  if (library->version >= kBuffers) {
+    find(&library->MemAlloc, "ncclMemAlloc");
+    find(&library->MemFree, "ncclMemFree");
+    find(&library->CommRegister, "ncclCommRegister");
+    find(&library->CommDeregister, "ncclCommDeregister");
+  }
+  if (library->version >= kWindows) {
+    find(&library->CommWindowRegister, "ncclCommWindowRegister");
+    find(&library->CommWindowDeregister, "ncclCommWindowDeregister");
+  }
+  return problem;
 }
 
 // Where the library is, from one of its functions.
@@ -61,6 +73,15 @@ std::string PathOf(const NcclLibrary& library, const std::string& opened) {
 }  // namespace
 
 std::string NcclLibrary::VersionText() const { return Version(version); }
+
+NcclRegisters NcclLibrary::registers() const {
+  if (MemAlloc == nullptr || MemFree == nullptr) return NcclRegisters::kNothing;
+  if (CommWindowRegister != nullptr && CommWindowDeregister != nullptr) {
+    return NcclRegisters::kWindows;
+  }
+  bool buffers = CommRegister != nullptr && CommDeregister != nullptr;
+  return buffers ? NcclRegisters::kBuffers : NcclRegisters::kNothing;
+}
 
 std::shared_ptr<const NcclLibrary> NcclLibrary::Open(const std::string& path,
                                                      const std::string& hint, std::string* why) {

@@ -7,6 +7,7 @@
 #include "core/log.h"
 #include "kernels/cuda/image.h"
 #include "transport/nccl/packer.h"
+#include "transport/nccl/registration.h"
 #include "transport/nccl/runner.h"
 
 namespace smddp {
@@ -31,6 +32,7 @@ std::unique_ptr<NcclGroup> NcclGroup::Make(const Config& config) {
   options.hint = config.nccl_hint;
   options.required = config.nccl == "required";
   options.kernels = PackImage();
+  options.registers = config.nccl_register && config.nccl_between == "nccl";
   options.connect_seconds = std::min(config.timeout_seconds / 2, kMostConnectSeconds);
   return std::make_unique<NcclGroup>(std::move(options));
 }
@@ -123,6 +125,13 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
     if (result != kNcclSuccess) status = library->Failure("ncclGetUniqueId", result, nullptr);
     std::memcpy(own.id, id.internal, sizeof own.id);
   }
+  // Before the ranks connect, so that all of them know who lacks it.
+  if (status.ok() && own.packs == 1 && options_.registers) {
+    auto memory = AllocateRegistrable(library_, gpu, options_.pack_bytes);
+    if (memory != nullptr) own.registers = static_cast<int32_t>(library->registers());
+    std::lock_guard<std::mutex> lock(mutex_);
+    registrable_ = std::move(memory);
+  }
   Copy(status.message(), own.problem);
   return own;
 }
@@ -134,6 +143,9 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
   membership.size = static_cast<int>(all.size());
   membership.rank = rank;
   membership.connect_seconds = options_.connect_seconds;
+  // A collective in which only some ranks have registered their memory is undefined.
+  int32_t registers = all[0].registers;
+  for (const DeviceIntroduction& one : all) registers = std::min(registers, one.registers);
   std::shared_ptr<NcclRunner> runner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -143,11 +155,24 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
         std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });
     if (packs) {
       auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
-      packer_ = std::make_shared<Packer>(device_, kernels, rank, options_.pack_bytes);
+      packer_ = std::make_shared<Packer>(device_, kernels, rank, membership.size,
+                                         options_.pack_bytes, registrable_);
     }
-    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_);
+    std::unique_ptr<Registration> registration;
+    if (packs && registers > 0) {
+      registration = std::make_unique<Registration>(library_, static_cast<NcclRegisters>(registers),
+                                                    registrable_, options_.pack_bytes);
+    }
+    registrable_.reset();
+    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_,
+                                                    std::move(registration));
   }
   runner->Start(std::move(done));
+}
+
+DeviceSlices NcclGroup::SlicesOf(const DeviceCollective& collective) const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return packer_->SlicesOf(collective);
 }
 
 void NcclGroup::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {
@@ -161,6 +186,7 @@ void NcclGroup::Submit(DeviceCollective collective, std::function<void()> comput
 
 void NcclGroup::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
+  registrable_.reset();
   if (runner_ == nullptr || stuck_ || runner_->Abort(kAbortSeconds)) return;
   stuck_ = true;
   LogError("NCCL has not stopped " + std::to_string(static_cast<int>(kAbortSeconds)) +

@@ -26,6 +26,7 @@ struct NcclOptions {
   double connect_seconds = 120;   // limit for all ranks to connect
   const void* kernels = nullptr;  // PackImage(); null: tensors are reduced where they are
   size_t pack_bytes = 64 << 20;   // the most that is packed at once; the same on all ranks
+  bool registers = true;          // the memory for that with NCCL, where all ranks can
 };
 
 class NcclGroup : public DeviceGroup {
@@ -42,6 +43,7 @@ class NcclGroup : public DeviceGroup {
   DeviceIntroduction Introduce(Device* device, bool first) override;
   void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                Done done) override;
+  DeviceSlices SlicesOf(const DeviceCollective& collective) const override;
   void Submit(DeviceCollective collective, std::function<void()> computed, Done done) override;
   void Abort() override;
   void Close() override;
@@ -58,6 +60,7 @@ class NcclGroup : public DeviceGroup {
   std::shared_ptr<const NcclLibrary> library_;
   bool stuck_ = false;                  // it has not stopped when it was told to
   CudaDevice* device_ = nullptr;        // that it is connected with
+  std::shared_ptr<char> registrable_;   // memory to pack in; null: this rank has none
   std::shared_ptr<Packer> packer_;      // null: not connected, or not all ranks can pack
   std::shared_ptr<NcclRunner> runner_;  // shared with its thread, which may outlive the group
 };

@@ -14,6 +14,13 @@ bool Has(DType dtype, double factor) {
   return std::fabs(factor) >= 0x1p-126 && std::fabs(factor) < 0x1p127;
 }
 
+// What elements are multiplied by when they are packed, and when their results are unpacked.
+std::pair<double, double> Factors(const DeviceCollective& reduction, DType wire) {
+  double before = reduction.prescale, behind = reduction.postscale;
+  if (Has(wire, before) && Has(wire, behind)) return {before, behind};
+  return {1, behind * before};
+}
+
 }  // namespace
 
 Status KeptMemory::Get(size_t bytes, char** memory) {
@@ -38,7 +45,7 @@ void KeptMemory::Free() {
 }
 
 bool Packer::Needed(const DeviceCollective& reduction) {
-  if (PackWidens(reduction)) return true;
+  if (PackWidens(reduction) || reduction.among_groups) return true;
   // NCCL takes the factor in the dtype of the tensors.
   return reduction.scaled() && !Has(reduction.dtype, reduction.prescale * reduction.postscale);
 }
@@ -51,15 +58,44 @@ bool Packer::Pays(const DeviceCollective& reduction) {
   return std::count_if(spans.begin(), spans.end(), has_elements) > 1;
 }
 
-Status Packer::Take(const PackLayout& layout, Places* places) {
+// Slices of one length each may end behind the tensors.
+PackLayout Packer::LayOut(const DeviceCollective& reduction) const {
+  uint64_t slack = reduction.among_groups ? ranks_ * kPackAlign : 0;
+  return {reduction, rank_, std::max(most_wire_, slack + kPackAlign) - slack};
+}
+
+uint64_t Packer::SliceOf(const PackLayout& layout, const PackLayout::Piece& piece) const {
+  uint64_t bytes = (piece.count * layout.unit + ranks_ - 1) / ranks_;
+  return PackAligned(bytes) / Info(layout.dtype).size;
+}
+
+DeviceSlices Packer::SlicesOf(const DeviceCollective& reduction) const {
+  PackLayout layout = LayOut(reduction);
+  DeviceSlices slices;
+  slices.dtype = layout.dtype;
+  for (const auto& piece : layout.pieces) slices.counts.push_back(SliceOf(layout, piece));
+  return slices;
+}
+
+// Where a reducescatter leaves its results differs by rank, which a symmetric window does not
+// allow.
+Status Packer::Take(const DeviceCollective& reduction, const PackLayout& layout, Places* places) {
+  bool scatters =
+      reduction.kind == DeviceCollective::Kind::kReduceScatter || reduction.among_groups;
   std::lock_guard<std::mutex> lock(mutex_);
-  Status status = wire_.Get(layout.wire_bytes(), &places->wire);
+  Status status;
+  if (!scatters && registered_ != nullptr) {
+    places->wire = registered_.get();
+  } else {
+    uint64_t slack = reduction.among_groups ? ranks_ * kPackAlign : 0;
+    status = wire_.Get(layout.wire_bytes() + slack, &places->wire);
+  }
   return status.ok() ? table_.Get(layout.table_bytes(), &places->table) : status;
 }
 
 Status Packer::Reserve(const DeviceCollective& reduction) {
   Places ignored{};
-  return Take(PackLayout(reduction, rank_, most_wire_), &ignored);
+  return Take(reduction, LayOut(reduction), &ignored);
 }
 
 Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
@@ -80,25 +116,26 @@ Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
   return {};
 }
 
-Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
-                      const Reduction& reduce) {
-  PackLayout layout(reduction, rank_, most_wire_);
-  Places places{};
-  Status status = Take(layout, &places);
+// Takes the memory, and has the table copied into it.
+Status Packer::Begin(const DeviceCollective& reduction, const PackLayout& layout, void* stream,
+                     std::shared_ptr<char>* table, Places* places, PackArgs* args) {
+  Status status = Take(reduction, layout, places);
   if (status.ok()) status = HostTable(layout.table_bytes(), table);
   if (!status.ok()) return status;
   // What runs in the stream before has read the table of the reduction before.
   std::memcpy(table->get(), layout.entries.data(), layout.table_bytes());
-  status = device_->CopyIn(stream, {places.table, table->get(), layout.table_bytes()});
+  args->entries = reinterpret_cast<const PackEntry*>(places->table);
+  args->num_entries = layout.entries.size();
+  return device_->CopyIn(stream, {places->table, table->get(), layout.table_bytes()});
+}
 
-  double before = reduction.prescale, behind = reduction.postscale;
-  if (!Has(layout.dtype, before) || !Has(layout.dtype, behind)) {
-    behind *= before;
-    before = 1;
-  }
+Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
+                      const Reduction& reduce) {
+  PackLayout layout = LayOut(reduction);
+  Places places{};
   PackArgs args{};
-  args.entries = reinterpret_cast<const PackEntry*>(places.table);
-  args.num_entries = layout.entries.size();
+  Status status = Begin(reduction, layout, stream, table, &places, &args);
+  auto [before, behind] = Factors(reduction, layout.dtype);
   for (const PackLayout::Piece& piece : layout.pieces) {
     if (!status.ok()) break;
     args.wire = places.wire;
@@ -117,8 +154,47 @@ Status Packer::Reduce(const DeviceCollective& reduction, void* stream, std::shar
   return status;
 }
 
+Status Packer::ToHost(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
+                      const Reduction& scatter) {
+  PackLayout layout = LayOut(reduction);
+  const PackLayout::Piece& piece = layout.pieces[reduction.piece];
+  Places places{};
+  PackArgs args{};
+  Status status = Begin(reduction, layout, stream, table, &places, &args);
+  held_ = places.wire;
+  args.wire = held_;
+  args.begin = piece.begin;
+  args.end = piece.end;
+  args.factor = Factors(reduction, layout.dtype).first;
+  if (status.ok()) status = kernels_->Pack(layout.type, args, stream);
+  uint64_t slice = SliceOf(layout, piece), bytes = slice * Info(layout.dtype).size;
+  if (status.ok()) status = scatter(held_, slice, layout.dtype);
+  if (!status.ok()) return status;
+  const char* own = held_ + static_cast<uint64_t>(rank_) * bytes;
+  return device_->CopyOut(stream, {reduction.slice, own, bytes});
+}
+
+Status Packer::FromHost(const DeviceCollective& reduction, void* stream,
+                        std::shared_ptr<char>* table, const Reduction& gather) {
+  PackLayout layout = LayOut(reduction);
+  const PackLayout::Piece& piece = layout.pieces[reduction.piece];
+  uint64_t slice = SliceOf(layout, piece), bytes = slice * Info(layout.dtype).size;
+  Places places{};
+  PackArgs args{};
+  Status status = Begin(reduction, layout, stream, table, &places, &args);
+  char* own = held_ + static_cast<uint64_t>(rank_) * bytes;
+  if (status.ok()) status = device_->CopyIn(stream, {own, reduction.slice, bytes});
+  if (status.ok()) status = gather(held_, slice, layout.dtype);
+  args.wire = held_;
+  args.begin = piece.begin;
+  args.end = piece.end;
+  args.factor = Factors(reduction, layout.dtype).second;
+  return status.ok() ? kernels_->Unpack(layout.type, args, stream) : status;
+}
+
 void Packer::Release() {
   std::lock_guard<std::mutex> lock(mutex_);
+  registered_.reset();
   wire_.Free();
   table_.Free();
   host_tables_.clear();

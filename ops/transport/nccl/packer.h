@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>  // for move
 #include <vector>
 
 #include "transport/cuda/pack_kernels.h"
@@ -42,13 +43,17 @@ class Packer {
   // rank, of which this rank's place gets its own.
   using Reduction = std::function<Status(char* wire, size_t count, DType dtype)>;
 
-  // What is larger than `most_wire` bytes, a multiple of kPackAlign, goes through the buffer in
-  // pieces; the same on all ranks.
-  Packer(CudaDevice* device, const PackKernels* kernels, int rank, uint64_t most_wire)
+  // For `ranks` ranks, of which this one is `rank`. What is larger than `most_wire` bytes, a
+  // multiple of kPackAlign, goes through the buffer in pieces; the same on all ranks. `registered`:
+  // as many bytes, to be used for allreduces; may be null.
+  Packer(CudaDevice* device, const PackKernels* kernels, int rank, int ranks, uint64_t most_wire,
+         std::shared_ptr<char> registered)
       : device_(device),
         kernels_(kernels),
         rank_(rank),
+        ranks_(static_cast<uint64_t>(ranks)),
         most_wire_(most_wire),
+        registered_(std::move(registered)),
         wire_(device),
         table_(device) {}
 
@@ -62,6 +67,13 @@ class Packer {
   // Enqueues the reduction in `stream`. *table is host memory that must live until it has ended.
   Status Reduce(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
                 const Reduction& reduce);
+  // The parts of an allreduce among groups: `scatter` leaves this rank's slice in its place of the
+  // wire, `gather` those of all ranks in theirs; both get the elements of a slice.
+  DeviceSlices SlicesOf(const DeviceCollective& reduction) const;
+  Status ToHost(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
+                const Reduction& scatter);
+  Status FromHost(const DeviceCollective& reduction, void* stream, std::shared_ptr<char>* table,
+                  const Reduction& gather);
   // Frees the memory, for which it may wait until the GPU stands still. Of the thread that reduces.
   void Release();
 
@@ -69,14 +81,21 @@ class Packer {
   struct Places {
     char *wire, *table;  // on the GPU
   };
-  Status Take(const PackLayout& layout, Places* places);
+  Status Take(const DeviceCollective& reduction, const PackLayout& layout, Places* places);
   Status HostTable(size_t bytes, std::shared_ptr<char>* table);
+  PackLayout LayOut(const DeviceCollective& reduction) const;
+  uint64_t SliceOf(const PackLayout& layout, const PackLayout::Piece& piece) const;
+  Status Begin(const DeviceCollective& reduction, const PackLayout& layout, void* stream,
+               std::shared_ptr<char>* table, Places* places, PackArgs* args);
 
   CudaDevice* const device_;
   const PackKernels* const kernels_;
   const int rank_;
+  const uint64_t ranks_;
   const uint64_t most_wire_;
-  std::mutex mutex_;  // protects the two below
+  char* held_ = nullptr;  // the wire between ToHost() and FromHost()
+  std::mutex mutex_;      // protects the three below
+  std::shared_ptr<char> registered_;
   KeptMemory wire_, table_;
   // Pinned. Free if nobody else shares it; of the thread that reduces.
   std::vector<std::pair<std::shared_ptr<char>, size_t>> host_tables_;

@@ -49,11 +49,9 @@ void NcclRunner::Start(Done connected) {
 }
 
 void NcclRunner::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {
-  Status failure;
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    failure = aborted_ || closing_ || ended_ ? Aborted() : failure_;
-    if (failure.ok()) {
+    if (!ended_) {
       Job job;
       job.collective = std::move(collective);
       job.computed = std::move(computed);
@@ -63,7 +61,7 @@ void NcclRunner::Submit(DeviceCollective collective, std::function<void()> compu
       return;
     }
   }
-  done(failure);
+  done(failure_);
 }
 
 bool NcclRunner::End(bool* flag, double seconds) {
@@ -83,6 +81,7 @@ void NcclRunner::Run(const Done& connected) {
   Status failure = current.status();
   if (failure.ok()) failure = device_->NewStream(&stream_);
   if (failure.ok()) failure = Connect();
+  if (failure.ok()) failure = Register();
   connected(failure);
   if (failure.ok()) {
     Serve();
@@ -155,6 +154,27 @@ Status NcclRunner::Connect() {
   return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
 }
 
+// By now all ranks know that all of them have the memory.
+Status NcclRunner::Register() {
+  if (registration_ == nullptr) return {};
+  NcclResult result = registration_->Begin(comm_);
+  Status status = Settle(registration_->function(), result, membership_.connect_seconds);
+  registered_ = registration_->kind();
+  if (status.ok()) return {};
+  return {status.code(), status.message() + "; SMDDP_NCCL_REGISTER=0 does without"};
+}
+
+DeviceGroupStats NcclRunner::stats() const {
+  constexpr const char* kRegistered[] = {"none", "buffer", "window"};
+  DeviceGroupStats stats;
+  stats.library = library_->VersionText();
+  stats.registered = kRegistered[static_cast<int>(registered_.load())];
+  stats.collectives = collectives_;
+  stats.bytes = bytes_;
+  stats.packed = packed_;
+  return stats;
+}
+
 // Runs call(i) for each i < count, in groups of calls that NCCL takes together. The ranks need the
 // same count.
 Status NcclRunner::InGroups(const char* function, size_t count, const Call& call) {
@@ -196,9 +216,10 @@ Status NcclRunner::PollRunning(bool* moved) {
     if (!status.ok()) return status;
     if (!reached) return AsyncError();
     Tell(&job);
-    ++collectives_;
-    if (job.table != nullptr) ++packed_;
-    bytes_ += job.collective.bytes;
+    bool ends = job.collective.part != DeviceCollective::Part::kToHost && job.collective.piece == 0;
+    if (ends) ++collectives_;
+    if (ends && job.table != nullptr) ++packed_;
+    if (ends) bytes_ += job.collective.bytes;
     job.done({});
     running_.pop_front();
     *moved = true;
@@ -211,10 +232,27 @@ void NcclRunner::Tell(Job* job) {
   job->told = true;
 }
 
+// Ends all jobs in the order in which they were submitted, those too that come meanwhile, so that
+// the first one to fail is the one that did.
+void NcclRunner::TellAll(const Status& failure) {
+  for (std::deque<Job> left = std::move(running_);;) {
+    for (Job& job : left) job.done(failure);
+    left.clear();
+    std::lock_guard<std::mutex> lock(mutex_);
+    left.swap(waiting_);
+    if (!left.empty()) continue;
+    failure_ = failure;
+    ended_ = true;
+    changed_.notify_all();
+    return;
+  }
+}
+
 // Ends the communicator: in good order if there is no failure.
 void NcclRunner::Leave(const Status& failure) {
   bool abort = !failure.ok();
   if (comm_ != nullptr && !abort) {
+    if (registration_ != nullptr) registration_->End(comm_);
     abort = !Settle("ncclCommFinalize", library_->CommFinalize(comm_), kFinalizeSeconds).ok();
     // What may still fail here fails after the last collective has ended.
     if (!abort) static_cast<void>(library_->CommDestroy(comm_));
@@ -228,21 +266,9 @@ void NcclRunner::Leave(const Status& failure) {
     while (!reached && device_->Reached(end, &reached).ok()) nap.Take();
   }
   comm_ = nullptr;
-  std::deque<Job> left;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    failure_ = failure.ok() ? Aborted() : failure;
-    left.swap(waiting_);
-  }
-  for (Job& job : running_) job.done(failure);
-  for (Job& job : left) job.done(failure);
-  running_.clear();
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    ended_ = true;
-    changed_.notify_all();
-  }
-  // Last, as it may wait for what other streams of the GPU do.
+  TellAll(failure.ok() ? Aborted() : failure);
+  // Last, as these may wait for what other streams of the GPU do.
+  registration_.reset();
   if (packer_ != nullptr) packer_->Release();
 }
 

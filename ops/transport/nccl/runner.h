@@ -14,6 +14,7 @@
 #include "transport/device_group.h"
 #include "transport/nccl/library.h"
 #include "transport/nccl/packer.h"
+#include "transport/nccl/registration.h"
 
 namespace smddp {
 
@@ -25,13 +26,15 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     int size, rank;
     double connect_seconds;
   };
-  // Without a packer, which all ranks need alike, tensors are reduced where they are.
+  // Without a packer, which all ranks need alike, tensors are reduced where they are; without a
+  // registration, which they need alike too, its memory is the GPU's only.
   NcclRunner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership,
-             std::shared_ptr<Packer> packer)
+             std::shared_ptr<Packer> packer, std::unique_ptr<Registration> registration)
       : library_(std::move(library)),
         device_(device),
         membership_(membership),
-        packer_(std::move(packer)) {}
+        packer_(std::move(packer)),
+        registration_(std::move(registration)) {}
 
   // Starts the thread, which connects, and reports that to `connected`.
   void Start(Done connected);
@@ -39,14 +42,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   // These end the thread, and wait for that; false if it has not ended in time.
   bool Abort(double seconds) { return End(&aborted_, seconds); }
   bool Close(double seconds) { return End(&closing_, seconds); }
-  DeviceGroupStats stats() const {
-    DeviceGroupStats stats;
-    stats.library = library_->VersionText();
-    stats.collectives = collectives_;
-    stats.bytes = bytes_;
-    stats.packed = packed_;
-    return stats;
-  }
+  DeviceGroupStats stats() const;
 
  private:
   struct Job {
@@ -64,12 +60,14 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   void Run(const Done& connected);
   void Serve();
   Status Connect();
+  Status Register();
   Status Enqueue(Job* job);
   Status InGroups(const char* function, size_t count, const Call& call);
   Status Settle(const char* function, NcclResult result, double seconds);
   Status AsyncError();
   Status PollRunning(bool* moved);
   void Tell(Job* job);
+  void TellAll(const Status& failure);
   void Leave(const Status& failure);
   bool aborted();
 
@@ -87,7 +85,9 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;
   const Membership membership_;
-  const std::shared_ptr<Packer> packer_;  // may be null
+  const std::shared_ptr<Packer> packer_;        // may be null
+  std::unique_ptr<Registration> registration_;  // may be null
+  std::atomic<NcclRegisters> registered_{NcclRegisters::kNothing};
   void* comm_ = nullptr;
   void* stream_ = nullptr;
   std::deque<Job> running_;  // enqueued; of the thread

@@ -166,17 +166,36 @@ Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
 }
 
 Status NcclRunner::EnqueuePacked(Job* job) {
+  using Part = DeviceCollective::Part;
   const DeviceCollective& collective = job->collective;
   int op = OpOf(collective.op);
   auto reduce = [&](char* wire, size_t count, DType dtype) {
-    if (collective.kind == DeviceCollective::Kind::kAllreduce) {
-      return AllReduce({{wire, wire, count}}, dtype, op);
-    }
-    char* own = wire + static_cast<size_t>(membership_.rank) * count * Info(dtype).size;
+    return AllReduce({{wire, wire, count}}, dtype, op);
+  };
+  auto own = [&](char* wire, size_t count, DType dtype) {
+    return wire + static_cast<size_t>(membership_.rank) * count * Info(dtype).size;
+  };
+  auto scatter = [&](char* wire, size_t count, DType dtype) {
     return InGroups("ncclReduceScatter", 1, [&](size_t) {
-      return library_->ReduceScatter(wire, own, count, DTypeOf(dtype), op, comm_, stream_);
+      return library_->ReduceScatter(wire, own(wire, count, dtype), count, DTypeOf(dtype), op,
+                                     comm_, stream_);
     });
   };
+  auto gather = [&](char* wire, size_t count, DType dtype) {
+    return InGroups("ncclAllGather", 1, [&](size_t) {
+      return library_->AllGather(own(wire, count, dtype), wire, count * Info(dtype).size,
+                                 kNcclUint8, comm_, stream_);
+    });
+  };
+  if (collective.part == Part::kToHost) {
+    return packer_->ToHost(collective, stream_, &job->table, scatter);
+  }
+  if (collective.part == Part::kFromHost) {
+    return packer_->FromHost(collective, stream_, &job->table, gather);
+  }
+  if (collective.kind == DeviceCollective::Kind::kReduceScatter) {
+    return packer_->Reduce(collective, stream_, &job->table, scatter);
+  }
   return packer_->Reduce(collective, stream_, &job->table, reduce);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "program.h"
@@ -13,6 +14,9 @@ class Buffers {
   // `id` tells the values of operations apart. What is passed outlives the buffers.
   Buffers(const Program& program, const Item& item, const Call& call, int id, int rank);
 
+  void PlaceOn(smddp::Device* device, smddp::DevicePoint ready) {
+    request_.PlaceOn(device, std::move(ready));
+  }
   // With the addresses of the tensors.
   const smddp::Request& request() const { return request_; }
   // The functions that check return what is wrong, "" if nothing is.

@@ -38,6 +38,8 @@ Job::Job(const Program& program, bool trace)
     : program_(program),
       scheduler_(program.seed),
       network_(&scheduler_, program.network),
+      devices_(&scheduler_, program),
+      turns_(static_cast<size_t>(program.size)),
       last_joined_(program.items.size(), std::vector<int>(program.size, -1)),
       trace_(trace) {
   ResetSystem();
@@ -85,6 +87,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
                                                       topo.local_size, program_.chunk_bytes);
   connection->reads_peers = program_.reads_peers;
   if (topo.num_nodes > 1 && topo.local_rank == 0) connection->alarm = std::move(alarms_[topo.node]);
+  if (program_.on_devices) connection->devices = devices_.Join(rank);
   for (int index = 0; index < smddp::kChannels; ++index) {
     connection->channels.emplace_back();
     smddp::ChannelResources& resources = connection->channels.back();
@@ -92,6 +95,8 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
     resources.shm = connection->shm.get();
     resources.index = index;
     resources.reads_peers = program_.reads_peers;
+    resources.devices = connection->devices.get();
+    resources.turn = program_.on_devices ? &turns_[static_cast<size_t>(rank)] : nullptr;
     if (topo.num_nodes == 1) continue;
     if (program_.disseminates) resources.exchange.linear_nodes = 1;
     resources.all_ranks = std::move(world_[index][rank]);
@@ -109,6 +114,8 @@ void Job::Complain(const std::string& what) {
 
 void Job::Begin(int rank, int item) {
   if (trace_) std::printf("%.6f rank %d comes to item %d\n", scheduler_.now(), rank, item);
+  size_t r = static_cast<size_t>(rank);
+  if (item >= program_.apart_from[r]) turns_[r].SetApart();
   for (const Fault& fault : program_.faults) {
     if (fault.rank != rank || fault.item != item) continue;
     scheduler_.At(scheduler_.now() + fault.delay, [this, &fault] { Strike(fault); });
@@ -256,6 +263,7 @@ void Job::CheckEnd(Scheduler::End end) {
     if (last >= program_.size) Complain("join() told a rank that is none");
   }
   if (!network_.abuse().empty()) Complain("misuse of the network: " + network_.abuse());
+  if (!devices_.abuse().empty()) Complain("misuse of the devices: " + devices_.abuse());
   CheckSlots();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "buffers.h"
+#include "devices.h"
 #include "engine/communicator.h"
 #include "network.h"
 #include "program.h"
@@ -23,6 +24,7 @@ class Job {
   std::vector<std::string> Run();
   uint64_t steps() const { return scheduler_.steps(); }
   uint64_t preemptions() const { return scheduler_.preemptions(); }
+  const SimDevices& devices() const { return devices_; }
 
  private:
   friend class Script;
@@ -46,6 +48,8 @@ class Job {
   const Program& program_;
   Scheduler scheduler_;
   Network network_;
+  SimDevices devices_;
+  std::deque<smddp::LaunchTurn> turns_;  // by rank
   std::vector<std::unique_ptr<smddp::Topology>> topologies_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by channel and rank

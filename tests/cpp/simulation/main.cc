@@ -37,6 +37,7 @@ struct Options {
 struct Report {
   uint64_t seed;  // under way
   uint64_t done, failed, steps, preemptions;
+  uint64_t collectives, ahead;  // of devices; of these: begun while another was under way
 };
 
 bool RunSchedule(uint64_t seed, bool verbose, Report* report) {
@@ -46,6 +47,8 @@ bool RunSchedule(uint64_t seed, bool verbose, Report* report) {
   std::vector<std::string> complaints = job.Run();
   report->steps += job.steps();
   report->preemptions += job.preemptions();
+  report->collectives += job.devices().collectives();
+  report->ahead += job.devices().ahead();
   ++report->done;
   if (complaints.empty()) return true;
   ++report->failed;
@@ -139,11 +142,15 @@ int RunAll(const Options& options) {
     sum.failed += worker.report().failed;
     sum.steps += worker.report().steps;
     sum.preemptions += worker.report().preemptions;
+    sum.collectives += worker.report().collectives;
+    sum.ahead += worker.report().ahead;
   }
   bool wired = sum.preemptions > 0 || options.schedules == 1;
   if (!wired) std::printf("FAIL: no call of the library came to the scheduler\n");
-  std::printf("%lu schedules from seed %lu, %lu steps: %lu failed\n", sum.done, options.first,
-              sum.steps, sum.failed);
+  std::printf(
+      "%lu schedules from seed %lu, %lu steps, %lu collectives by devices of which %lu "
+      "began ahead: %lu failed\n",
+      sum.done, options.first, sum.steps, sum.collectives, sum.ahead, sum.failed);
   return sum.failed == 0 && sum.done == options.schedules && wired ? 0 : 1;
 }
 

@@ -31,6 +31,7 @@ class Generator {
     AddStops();
     MakeFaults();
     PlaceOnSockets();
+    PlaceOnDevices();
     return std::move(program_);
   }
 
@@ -47,7 +48,8 @@ class Generator {
     if (random_.Chance(0.5)) std::sort(program_.node_of.begin(), program_.node_of.end());
     const size_t chunks[] = {512, 1024, 4096};
     program_.chunk_bytes = chunks[random_.Below(3)];
-    if (nodes == 1) program_.forced_allreduce = random_.Chance(0.6) ? "shm" : "";
+    const char* algorithms[] = {"", "", "shm", "shm", "handback"};
+    if (nodes == 1) program_.forced_allreduce = algorithms[random_.Below(5)];
     if (nodes > 1 && random_.Chance(0.7)) program_.alltoall_aggregate_bytes = 1 << 20;
     program_.disseminates = nodes > 1 && random_.Chance(0.4);
     program_.reads_peers = nodes == 1 && random_.Chance(0.2);
@@ -297,6 +299,16 @@ class Generator {
     if (random.Chance(0.7)) program_.forced_allreduce = "sockets";
   }
 
+  void PlaceOnDevices() {
+    Random random(program_.seed ^ 0xde51ce5);
+    program_.on_devices = random.Chance(0.35);
+    if (random.Chance(0.1)) program_.without_device = random.Below(program_.size);
+    if (random.Chance(0.1)) program_.cannot_connect = random.Below(program_.size);
+    int last = 2 * static_cast<int>(program_.items.size());
+    program_.apart_from.assign(program_.size, last);
+    for (int& item : program_.apart_from) item = random.Chance(0.4) ? random.Below(last) : last;
+  }
+
   Random random_;
   Program program_;
   int names_ = 0;
@@ -346,8 +358,9 @@ std::string Program::Describe() const {
   out << ", chunks of " << chunk_bytes << ", allreduce '" << forced_allreduce << "'"
       << (alltoall_aggregate_bytes > 0 ? ", alltoalls by node" : "")
       << (disseminates ? ", disseminates" : "") << (reads_peers ? ", single copy" : "")
-      << ", preemption " << preemption << ", delays to " << network.longest_delay
-      << (goes_on_after_failure ? ", goes on" : ", leaves") << " after a failure\n";
+      << (on_devices ? ", on devices" : "") << ", preemption " << preemption << ", delays to "
+      << network.longest_delay << (goes_on_after_failure ? ", goes on" : ", leaves")
+      << " after a failure\n";
   for (const Item& item : items) {
     out << "  item " << item.id << ": ";
     if (item.type == Item::Type::kJoin) out << "join";

@@ -82,6 +82,10 @@ Begun* Script::Add(const Item& item, const Call& call, int bucket) {
   begun_.push_back(std::make_unique<Begun>(
       Buffers(job_.program_, item, call, ValueId(item, bucket), rank_), std::move(what)));
   Begun* begun = begun_.back().get();
+  if (OnDevice(job_.program_, call, ValueId(item, bucket))) {
+    SimDevice* device = job_.devices_.device(rank_);
+    begun->buffers.PlaceOn(device, device->Soon());
+  }
   begun->gradient = bucket != kCallBucket;
   begun->at = job_.scheduler_.now();
   begun->too_late = channel_failed_[begun->gradient];

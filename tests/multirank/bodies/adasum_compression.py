@@ -105,6 +105,26 @@ def _check_bounds(data, exact):
     equal(hvd.allreduce(tf.constant([rank + 1]), op=hvd.Sum, compression=C.int8), total, "integers")
 
 
+def _check_what_is_not_finite():
+    """One rank's inf or nan is what all ranks get: in its chunk, and at its place."""
+    for way, wrap in WAYS.items():
+        topk = C.topk(0.002)  # one element
+        quantized = wrap(lambda x: hvd.allreduce(x, op=hvd.Sum, compression=C.int8))
+        selected = wrap(
+            lambda x, topk=topk: hvd.allreduce(x, op=hvd.Sum, compression=topk, name="x")
+        )
+        for wrong in (np.inf, -np.inf, np.nan):
+            data = np.ones(600, np.float32) * (rank + 1)
+            if rank == 1:
+                data[300] = wrong
+            got = quantized(tf.constant(data)).numpy()
+            assert np.isnan(got[256:512]).all(), (way, wrong, got)
+            assert np.allclose(np.delete(got, slice(256, 512)), total, rtol=1e-6), (way, wrong, got)
+            got = selected(tf.constant(data)).numpy()
+            assert np.array_equal(got[300], wrong, equal_nan=True), (way, wrong, got[300])
+        assert np.isfinite(topk.kept["x"]).all(), way
+
+
 def _check_topk(data, exact):
     """What was sent and what is kept is everything, always."""
     topk = C.topk(0.01)
@@ -171,6 +191,7 @@ def compression():
     exact = data.astype(np.float64).sum(0)
     _check_bounds(data, exact)
     _check_topk(data, exact)
+    _check_what_is_not_finite()
     _check_refusals()
     for compression in (C.none, C.int8, C.topk(0.2)):
         assert _train(compression) < 0.2, compression

@@ -16,12 +16,19 @@ from smddp_tf._job import process_sets
 from smddp_tf._plan import buckets
 
 
-def report(**values):
-    """Reports, and lets the others do so: mpirun ends them when a rank ends that cannot end MPI."""
-    report_alone(**values)
-    until = time.time() + 8
-    while time.time() < until and len(list(OUT.glob("rank*.json"))) < size:
+def _await_reports(count):
+    """Since mpirun ends the others when a rank ends that cannot end MPI."""
+    until = time.time() + 20
+    while time.time() < until:
+        if sum(path.stat().st_size > 0 for path in OUT.glob("rank*.json")) >= count:
+            return
         time.sleep(0.05)
+
+
+def report(among=size, **values):
+    """Reports, and lets the others do so; so many do."""
+    report_alone(**values)
+    _await_reports(among)
 
 
 def _sentence(error) -> str:
@@ -101,13 +108,13 @@ class _Held:
         assert float(value) == 8 * size, value
         hvd.barrier()
 
-    def report_the_failure(self, begin):
+    def failure(self, begin) -> dict:
         try:
             self._step()
             text = ""
         except tf.errors.OpError as error:
             text = error.message
-        report(text=text, seconds=time.time() - begin)
+        return {"text": text, "seconds": time.time() - begin}
 
 
 def held_buckets(end, fails):
@@ -119,10 +126,10 @@ def held_buckets(end, fails):
     if rank == 1:
         if end == "shutdown":
             hvd.shutdown()
-            time.sleep(6)
+            _await_reports(1)
             sys.exit(0)
         os.kill(os.getpid(), 19)  # stopped, so that mpirun does not end the others
-    held.report_the_failure(begin)
+    report(among=1, **held.failure(begin))
 
 
 def held_buckets_and_shutdown():
@@ -130,7 +137,7 @@ def held_buckets_and_shutdown():
     held.check()
     held.wait, held.fails = 2, rank == 1
     threading.Timer(1, hvd.shutdown).start()
-    held.report_the_failure(time.time())
+    report(**held.failure(time.time()))
 
 
 def _fail_and_shut_down() -> float:
@@ -156,7 +163,6 @@ def _report_init(left, init):
     except hvd.errors.InitError as error:
         text = str(error)
     report(left=left, text=text, seconds=time.time() - begin)
-    time.sleep(1)  # let the others report before mpirun ends the job
 
 
 def init_again():
@@ -166,7 +172,7 @@ def init_again():
 def init_again_alone():
     left = _fail_and_shut_down()
     if rank == 1:
-        time.sleep(13)
+        _await_reports(1)
         report(left=left, text="slept", seconds=0)
         sys.exit(0)
 
@@ -193,8 +199,7 @@ def shuts_down_beside_a_failure():
         time.sleep(1)
     begin = time.time()
     hvd.shutdown()
-    report(seconds=time.time() - begin)
-    time.sleep(2)  # let the others report before mpirun ends the job
+    report(among=size - 1, seconds=time.time() - begin)
 
 
 def shuts_down_beside_work():
