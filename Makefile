@@ -67,7 +67,7 @@ test-tf-keras: build
 
 test-between: build $(VENVS_BETWEEN:=/.ready)
 	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,$(addsuffix .py, \
-	  collectives exchange tape order jit handover))
+	  collectives exchange tape order jit handover gpu_stream))
 
 test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 	$(BIN)/python -m pytest tests/hosts/sagemaker_toolkit.py
@@ -133,10 +133,11 @@ $(VENV_CUDA)/.ready: requirements/cuda.txt
 	touch $@
 
 # sshd is unpacked into the environment, and used by the hosts of the tests only.
-$(VENV_SAGEMAKER)/.ready: requirements/sagemaker.txt requirements/sagemaker-tensorflow.txt
+$(VENV_SAGEMAKER)/.ready: requirements/sagemaker.txt requirements/sagemaker-tensorflow.txt requirements/sagemaker-sdk.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $(word 1,$^)
 	$(@D)/bin/python -m pip install $(PIP_FLAGS) --no-deps -r $(word 2,$^)
+	rm -rf $(@D)/sdk3 && $(@D)/bin/python -m pip install $(PIP_FLAGS) --no-deps --target $(@D)/sdk3 -r $(word 3,$^)
 	mkdir -p $(@D)/debian && cd $(@D)/debian && apt-get download openssh-server libwrap0 && \
 	  for package in *.deb; do dpkg -x $$package ../sshd; done
 	touch $@
@@ -214,7 +215,7 @@ cuda: build $(VENV15)/.ready $(VENV_CUDA)/.ready
 	rm -rf build/cuda/lib && mv build/cuda/prefix/smddp_tf/lib build/cuda/lib
 	build/cuda/smddp_cpp_tests
 	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m smddp_tf --version | grep sm_90
-	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) tests/multirank/test_gpu.py tests/multirank/test_tape.py
+	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,gpu.py gpu_compressors.py tape.py)
 
 # ---- checks ----
 
