@@ -8,7 +8,7 @@ import threading
 import shared
 
 HERE = pathlib.Path(__file__).resolve().parent
-START_SECONDS = 120
+START_SECONDS = 600
 # Variables that Python, TensorFlow or their libraries read before a script's first line.
 READ_AT_START = ("LD_", "OMP_", "PYTHON", "TF_CPP_", "TF_USE_")
 _started = []  # by this process; they end with the session

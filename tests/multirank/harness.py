@@ -4,8 +4,7 @@
 
 calls `kinds_of_gradients(**{})` of bodies/tape.py on both ranks, after init(). A test says
 `job(tape.kinds_of_gradients, 2)` instead; see bodies/__init__.py. In FOLDER each rank leaves its
-process id and what it reports; after so many seconds as a fifth word says, if there is one, the
-stacks of its threads too.
+process id, what it reports and, at a signal, the stacks of its threads.
 """
 
 import faulthandler
@@ -14,6 +13,8 @@ import json
 import os
 import pathlib
 import sys
+
+import hung
 
 # As the launcher counts, so that they are known before init() and after shutdown().
 rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
@@ -60,14 +61,12 @@ def _add_gpu(library) -> None:
     polymorphic_function.Function.__call__ = on_cpu_if_compiled
 
 
-def main(folder, module, name, arguments, seconds=None) -> None:
+def main(folder, module, name, arguments) -> None:
     """Calls the body; what is imported here is the standard library only."""
     global OUT
     OUT = pathlib.Path(folder)
+    faulthandler.register(hung.WRITE_STACKS, file=open(OUT / f"stacks{rank}", "w"))
     (OUT / f"pid{rank}").write_text(str(os.getpid()))
-    if seconds:
-        stacks = open(OUT / f"stacks{rank}", "w")
-        faulthandler.dump_traceback_later(float(seconds), exit=False, file=stacks)
     # Keras imports them if they are there, which takes a third of TensorFlow's whole import.
     sys.modules["sklearn"] = sys.modules["matplotlib"] = None
     sys.modules["harness"] = sys.modules["__main__"]  # what bodies import is what runs

@@ -2,8 +2,10 @@
 
 import os
 import pathlib
+import signal
 import time
 
+WRITE_STACKS = signal.SIGRTMIN + 5  # to a rank, which then writes those of all its threads
 LIBRARY_FRAMES = 4  # so many of a thread's innermost ones are shown
 TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's clock, a second
 

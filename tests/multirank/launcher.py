@@ -1,9 +1,10 @@
 """Runs a body on several ranks under mpirun, with a limit, and says what became of them.
 
-Every wait is bounded. Shortly before the limit each rank writes its Python stacks to a file; at the
-limit mpirun is asked to end the job, then what is left is killed: mpirun's process group, and the
-ranks one by one, because mpirun gives each a group of its own. Each command has its own TMPDIR: an
-mpirun that is killed leaves a folder there, and a later one with its process id does not start.
+Every wait is bounded, in seconds in which the machine ran. At the limit each rank writes its Python
+stacks to a file and mpirun is asked to end the job, then what is left is killed: mpirun's process
+group, and the ranks one by one, because mpirun gives each a group of its own. Each command has its
+own TMPDIR: an mpirun that is killed leaves a folder there, and a later one with its process id does
+not start.
 """
 
 import dataclasses
@@ -15,9 +16,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import fork_servers
 import hung
+import machine_time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -33,10 +36,12 @@ class Job:
     results: dict  # rank -> what it reported
     timed_out: bool
     where: dict = dataclasses.field(default_factory=dict)  # rank -> its stacks, if the job hung
+    standstill: float = 0  # seconds
 
     def _places(self) -> str:
         ranks = "".join(f"\nrank {rank} was at:\n{text}" for rank, text in self.where.items())
-        return f"{ranks}\n{hung.machine()}"
+        still = f"the machine stood still for {self.standstill:.1f} s while the job ran"
+        return f"{ranks}\n{hung.machine()}\n{still}"
 
     def check(self, ranks: int) -> dict:
         """Fails unless the job ended well and every rank reported; returns the reports."""
@@ -56,15 +61,15 @@ def environment(extra=None) -> dict:
     return env
 
 
-def _kill_left_ranks(folder) -> None:
-    """Kills what a job left running. A process id is used only while it is still ours."""
+def _signal_ranks(folder, number) -> None:
+    """To the ranks that a job left running. A process id is used only while it is still ours."""
     for path in pathlib.Path(folder).glob("pid*"):
         pid = int(path.read_text() or 0)
         try:
             command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             ours = (folder, HERE / "fork_server.py")
             if set(map(os.fsencode, ours)) & set(command):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended, as it should
 
@@ -88,9 +93,11 @@ def run_command(command, *, timeout, env=None, cwd=None, folder=None) -> tuple:
         return _wait(process, timeout, folder)
 
 
-def _write_threads(folder) -> None:
-    """What the threads of each rank that left its process id do, into a file."""
-    for path in pathlib.Path(folder).glob("pid*") if folder is not None else ():
+def _write_stacks(folder) -> None:
+    """What the ranks that left their process ids do, into files."""
+    _signal_ranks(folder, hung.WRITE_STACKS)
+    time.sleep(1)
+    for path in pathlib.Path(folder).glob("pid*"):
         text = hung.threads(int(path.read_text() or 0))
         path.with_name(path.name.replace("pid", "threads")).write_text(text)
 
@@ -105,21 +112,32 @@ def _where(folder) -> dict:
     return where
 
 
+def _communicate(process, seconds) -> str:
+    """What communicate() returns, with a limit in the machine's seconds."""
+    watch = machine_time.Stopwatch()
+    while True:
+        try:
+            return process.communicate(timeout=0.5)[0]
+        except subprocess.TimeoutExpired:
+            if watch.seconds() >= seconds:
+                raise
+
+
 def _wait(process, timeout, folder) -> tuple:
     """run_command's result; after its limit the processes are ended."""
     try:
-        output, _ = process.communicate(timeout=timeout)
+        output = _communicate(process, timeout)
     except subprocess.TimeoutExpired:
-        _write_threads(folder)
+        if folder is not None:
+            _write_stacks(folder)
         process.terminate()
         try:
-            output, _ = process.communicate(timeout=15)
+            _communicate(process, 15)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
         if folder is not None:
-            _kill_left_ranks(folder)
-        output, _ = process.communicate(timeout=30)
-        return -1, output, True
+            _signal_ranks(folder, signal.SIGKILL)
+        return -1, _communicate(process, 30), True
     return process.returncode, output, False
 
 
@@ -141,9 +159,9 @@ def warm_python(python=None, env=None) -> list:
     return fork_servers.client(python or sys.executable, environment(env))
 
 
-def script(body, folder, seconds=None) -> list:
-    """The words for Python that call a body of bodies/, with stacks in the folder after a time."""
-    return [HERE / "harness.py", folder, *body.words(), *([seconds] if seconds else [])]
+def script(body, folder) -> list:
+    """The words for Python that call a body of bodies/."""
+    return [HERE / "harness.py", folder, *body.words()]
 
 
 def run_ranks(
@@ -166,9 +184,11 @@ def run_ranks(
     for pattern in ("rank*.json", "pid*", "stacks*", "threads*"):
         for old in out.glob(pattern):
             old.unlink()
-    words = script(body, out, max(5, timeout - 10))
+    words = script(body, out)
+    watch = machine_time.Stopwatch()
     python = [python or sys.executable] if cold or launcher else warm_python(python, env)
     command = [*mpirun(ranks, launcher), *python, *words]
     code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}
-    return Job(code, output, results, timed_out, _where(out) if timed_out else {})
+    where = _where(out) if timed_out else {}
+    return Job(code, output, results, timed_out, where, watch.standstill())

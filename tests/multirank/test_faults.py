@@ -1,9 +1,9 @@
 """Ranks that disagree, die, stop or raise: everybody hears of it, in time, and nothing hangs."""
 
 import os
-import time
 
 import launcher
+import machine_time
 import pytest
 from bodies import faults
 from conftest import PYTHONS, on_ranks
@@ -20,10 +20,10 @@ def test_ranks_that_disagree(job, python, ranks):
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "sys.exit(0)"])
 def test_a_rank_that_goes(job, end):
     """Survivors raise within 2 seconds, naming the rank, the collective and the step."""
-    start = time.monotonic()
+    start = machine_time.now()
     result = job(faults.one_goes(end), 3, timeout=60, cold=True)
     assert not result.timed_out, result.output[-4000:]
-    assert time.monotonic() - start < 45
+    assert machine_time.now() - start < 45
     assert result.returncode != 0
     # mpirun may end a survivor before its script reports, but the sentence is always there.
     assert "rank 1 (process" in result.output, result.output[-4000:]
@@ -59,10 +59,10 @@ def test_a_rank_of_another_node_ends(job, end, ranks):
 def test_a_rank_of_another_node_dies(job):
     """The launcher ends the others; what they waited for is in the output all the same."""
     body = faults.one_goes("os.kill(os.getpid(), 9)")
-    start = time.monotonic()
+    start = machine_time.now()
     result = job(body, 2, env={"SMDDP_NODES": "2"}, timeout=60)
     assert not result.timed_out, result.output[-4000:]
-    assert time.monotonic() - start < 45
+    assert machine_time.now() - start < 45
     assert "ended by SIGTERM while waiting for" in result.output, result.output[-4000:]
     assert "(step " in result.output
 
@@ -107,7 +107,7 @@ def test_a_rank_that_stops(job):
     result = job(faults.one_goes("stops"), 2, env=env, timeout=60)
     assert result.results[0]["error"] == "DeadlineExceededError", result.output[-4000:]
     assert "rank 1" in result.results[0]["text"]
-    assert 4.5 < result.results[0]["seconds"] < 10
+    assert 4 < result.results[0]["seconds"] < 10
     assert "stalled: waited 1." in result.output
     assert "weights float32 [200000]" in result.output
     assert result.returncode != 0

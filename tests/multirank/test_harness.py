@@ -3,6 +3,7 @@
 import ast
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -50,6 +51,20 @@ def test_a_hang_is_ended_and_shows_where(job, tmp_path, cold, limit):
     assert len(left) == 2 and not any(process.exists() for process in left)
 
 
+def test_a_machine_that_stands_still():
+    """Its seconds are those in which it ran: here the process is stopped for two."""
+    code = "import machine_time; watch = machine_time.Stopwatch(); print('begun', flush=True); "
+    code += "input(); print(watch.seconds(), watch.standstill())"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], cwd=HERE, **pipes) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2)
+        process.send_signal(signal.SIGCONT)
+        seconds, standstill = map(float, process.communicate("\n", timeout=600)[0].split())
+    assert seconds < 1 and 1.5 < standstill < 10, (seconds, standstill)
+
+
 def test_arguments_and_reports(job, tmp_path):
     """JSON both ways, after shutdown() too."""
     given = {"a": [1, 2.5, None], "b": 'quoted "ä" \\ {x} \n'}
@@ -87,7 +102,7 @@ def test_a_body_is_named_without_being_imported():
     """TensorFlow would take seconds and much memory of every test process."""
     code = "import sys; from bodies import tape; tape.kinds_of_gradients; print(list(sys.modules))"
     command = [sys.executable, "-c", code]
-    options = {"cwd": HERE, "check": True, "capture_output": True, "text": True, "timeout": 60}
+    options = {"cwd": HERE, "check": True, "capture_output": True, "text": True, "timeout": 600}
     names = ast.literal_eval(subprocess.run(command, **options).stdout)
     assert "bodies" in names and not {"tensorflow", "numpy", "bodies.tape"} & set(names)
 

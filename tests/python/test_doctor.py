@@ -239,7 +239,7 @@ def doctor(*words, **environment):
         env={"PATH": "/nonexistent", "PYTHONPATH": ":".join(sys.path), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 

@@ -52,7 +52,7 @@ def on_two_hosts(block: str, *words) -> subprocess.CompletedProcess:
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
 

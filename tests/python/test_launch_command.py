@@ -344,7 +344,7 @@ def test_no_mpirun(tmp_path, monkeypatch):
         mpi.find("x", str(tmp_path))
 
 
-def run_smddprun(*words, timeout=60, **variables):
+def run_smddprun(*words, timeout=600, **variables):
     """Runs it as a process; nothing of its environment but what is given."""
     return subprocess.run(
         [sys.executable, "-m", "smddp_tf.launch", *words],
@@ -377,7 +377,7 @@ def test_the_toolkits_ranks_may_use_all_cores():
             env={"PYTHONPATH": ":".join(sys.path), "OMPI_COMM_WORLD_RANK": "0", told: "1"},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             check=True,
         )
         assert set(map(int, result.stdout.split())) >= wanted
@@ -388,5 +388,5 @@ def test_it_imports_neither_tensorflow_nor_numpy():
     """It starts at once."""
     code = "import sys, smddp_tf.launch.__main__; print('tensorflow' in sys.modules)"
     command = [sys.executable, "-c", code]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert result.stdout.strip() == "False"

@@ -80,7 +80,7 @@ def test_a_container_that_forbids_binding_memory():
         env={"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     assert ran.stdout == "False\n"

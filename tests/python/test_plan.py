@@ -73,4 +73,4 @@ def test_fingerprint_sees_what_matters_and_not_keras_numbers():
 def test_needs_no_tensorflow():
     """The module imports without it."""
     code = "import sys; sys.modules['tensorflow'] = None; import smddp_tf._plan.buckets, smddp_tf"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -38,7 +38,7 @@ def test_scripts_anywhere_find_the_package(tmp_path):
     """Without PYTHONPATH, away from the checkout, after `make build`."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", "import smddp_tf; print(smddp_tf.__file__)"]
-    options = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60}
+    options = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True, "timeout": 600}
     done = subprocess.run(command, check=False, **options)
     assert done.returncode == 0, done.stderr
     assert pathlib.Path(done.stdout.strip()).samefile(smddp_tf.__file__)

@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 
+import machine_time
 import numpy as np
 import tensorflow as tf
 from harness import OUT, rank, size
@@ -47,16 +48,16 @@ def _failure(call):
 def fails_in_a_set():
     half = hvd.add_process_set([0, 2])
     hvd.barrier()
-    begin = time.time()
+    begin = machine_time.now()
     if rank == 2:  # on another node, and ends in good order
         time.sleep(1)
-        begin = time.time()
+        begin = machine_time.now()
         hvd.shutdown()
-        report(text="", again="", seconds=time.time() - begin)
+        report(text="", again="", seconds=machine_time.now() - begin)
     else:
         options = {"process_set": half} if rank == 0 else {}
         text = _failure(lambda: hvd.allreduce(1.0, **options))
-        seconds = time.time() - begin - 1
+        seconds = machine_time.now() - begin - 1
         if rank == 0:
             time.sleep(4)  # the script went on without a collective
         report(text=text, again=_failure(lambda: hvd.allreduce(1.0)), seconds=seconds)
@@ -66,14 +67,14 @@ def hears_the_cause():
     hvd.barrier()
     texts = []
     for name in ("late", "late", "other"):
-        begin = time.time()
+        begin = machine_time.now()
         if rank == size - 1 and not texts:
             time.sleep(7)
         try:
             hvd.allreduce(1.0, name=name)
         except tf.errors.OpError as error:
             texts.append(_sentence(error))
-    report(texts=texts, seconds=time.time() - begin)
+    report(texts=texts, seconds=machine_time.now() - begin)
 
 
 class _Held:
@@ -114,7 +115,7 @@ class _Held:
             text = ""
         except tf.errors.OpError as error:
             text = error.message
-        return {"text": text, "seconds": time.time() - begin}
+        return {"text": text, "seconds": machine_time.now() - begin}
 
 
 def held_buckets(end, fails):
@@ -122,7 +123,7 @@ def held_buckets(end, fails):
     held = _Held()
     held.check()
     held.wait, held.fails = 2, fails
-    begin = time.time()
+    begin = machine_time.now()
     if rank == 1:
         if end == "shutdown":
             hvd.shutdown()
@@ -137,7 +138,7 @@ def held_buckets_and_shutdown():
     held.check()
     held.wait, held.fails = 2, rank == 1
     threading.Timer(1, hvd.shutdown).start()
-    report(**held.failure(time.time()))
+    report(**held.failure(machine_time.now()))
 
 
 def _fail_and_shut_down() -> float:
@@ -150,19 +151,19 @@ def _fail_and_shut_down() -> float:
             time.sleep(7)
     except tf.errors.DeadlineExceededError:
         pass
-    begin = time.time()
+    begin = machine_time.now()
     hvd.shutdown()
-    return time.time() - begin
+    return machine_time.now() - begin
 
 
 def _report_init(left, init):
-    begin = time.time()
+    begin = machine_time.now()
     try:
         init()
         text = str(float(hvd.allreduce(1.0, op=hvd.Sum)))
     except hvd.errors.InitError as error:
         text = str(error)
-    report(left=left, text=text, seconds=time.time() - begin)
+    report(left=left, text=text, seconds=machine_time.now() - begin)
 
 
 def init_again():
@@ -197,18 +198,18 @@ def shuts_down_beside_a_failure():
             time.sleep(60)
     else:
         time.sleep(1)
-    begin = time.time()
+    begin = machine_time.now()
     hvd.shutdown()
-    report(among=size - 1, seconds=time.time() - begin)
+    report(among=size - 1, seconds=machine_time.now() - begin)
 
 
 def shuts_down_beside_work():
     hvd.barrier()
     if rank == 0:
         time.sleep(7)
-    begin = time.time()
+    begin = machine_time.now()
     hvd.shutdown()
-    report(seconds=time.time() - begin)
+    report(seconds=machine_time.now() - begin)
 
 
 def catches_an_exception():
@@ -221,7 +222,7 @@ def catches_an_exception():
             raise ValueError("the data are broken")
         return hvd.DistributedGradientTape(tape).gradient(loss, v)
 
-    begin = time.time()
+    begin = machine_time.now()
     try:
         try:
             for i in range(6):
@@ -232,7 +233,7 @@ def catches_an_exception():
         text = ""
     except tf.errors.OpError as error:
         text = error.message
-    report(text=text, seconds=time.time() - begin)
+    report(text=text, seconds=machine_time.now() - begin)
 
 
 def is_only_slow():

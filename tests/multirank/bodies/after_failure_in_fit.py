@@ -1,7 +1,6 @@
 """What ranks do in test_after_failure.py inside fit()."""
 
-import time
-
+import machine_time
 import numpy as np
 import tensorflow as tf
 from harness import rank, report
@@ -15,7 +14,7 @@ class Clock(keras.callbacks.Callback):
     """When the last batch ended."""
 
     def on_train_batch_end(self, batch, logs=None):
-        self.end = time.time()
+        self.end = machine_time.now()
 
 
 def ends_on_one_rank(case):
@@ -35,4 +34,4 @@ def ends_on_one_rank(case):
         text = ""
     except tf.errors.OpError as error:
         text = error.message
-    report(text=text, seconds=time.time() - clock.end)
+    report(text=text, seconds=machine_time.now() - clock.end)

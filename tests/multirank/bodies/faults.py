@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 
+import machine_time
 import tensorflow as tf
 from checks import raises
 from harness import rank, report, size, without_init
@@ -86,7 +87,7 @@ def _begin_training():
     for _ in range(20):
         step()
     hvd.barrier()
-    return step, time.time()
+    return step, machine_time.now()
 
 
 def _train_until_it_fails(step, begin):
@@ -94,7 +95,7 @@ def _train_until_it_fails(step, begin):
         for _ in range(10**9):
             step()
     except tf.errors.OpError as error:
-        report(error=type(error).__name__, text=error.message, seconds=time.time() - begin)
+        report(error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin)
         time.sleep(1)  # let the others report before mpirun ends the job
         raise
 
@@ -211,11 +212,11 @@ class _Failing:
 
     def attempt(self, order):
         """The class of the error, its message, the result and the seconds."""
-        begin = time.time()
+        begin = machine_time.now()
         try:
-            return "", "", float(self.step(order)), time.time() - begin
+            return "", "", float(self.step(order)), machine_time.now() - begin
         except tf.errors.OpError as error:
-            return type(error).__name__, error.message, 0, time.time() - begin
+            return type(error).__name__, error.message, 0, machine_time.now() - begin
 
 
 def backward_fails():
