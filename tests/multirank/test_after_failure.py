@@ -85,7 +85,7 @@ def test_init_after_a_failure_alone(run_both):
     for result in run_both(after_failure.init_again_alone, 2, env):
         assert not result.timed_out, result.output[-4000:]
         assert "restart" in result.results[0]["text"], result.output[-4000:]
-        assert 8 < result.results[0]["seconds"] < 15
+        assert result.results[0]["seconds"] < 15
         assert all(one["left"] < 1 for one in result.results.values()), result.results
 
 

@@ -62,7 +62,7 @@ def test_a_machine_that_stands_still():
         time.sleep(2)
         process.send_signal(signal.SIGCONT)
         seconds, standstill = map(float, process.communicate("\n", timeout=600)[0].split())
-    assert seconds < 1 and 1.5 < standstill < 10, (seconds, standstill)
+    assert seconds < 1 and standstill > 1.5, (seconds, standstill)
 
 
 def test_arguments_and_reports(job, tmp_path):
