@@ -207,7 +207,7 @@ test-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
 
 # The library with kernels for GPUs in it; SMDDP_LIBRARY_DIR=build/cuda/lib has a script take that one.
 # It must open, say what it has, and pass every test on the simulated GPU, where there is none.
-cuda: build $(VENV15)/.ready $(VENV_CUDA)/.ready
+cuda: build-tests $(VENV15)/.ready $(VENV_CUDA)/.ready
 	nvcc=$$(ls -d $(CURDIR)/$(VENV_CUDA)/lib/python3*/site-packages/nvidia/cu*/bin/nvcc) && \
 	{ $(WITH_TOOLS) cmake -S ops -B build/cuda $(CMAKE_FLAGS) -DSMDDP_CUDA=on -DSMDDP_NVCC=$$nvcc && \
 	  $(WITH_TOOLS) cmake --build build/cuda --parallel && \
