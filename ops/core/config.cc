@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <type_traits>
 
+#include "core/c_numbers.h"
+
 namespace smddp {
 namespace {
 
@@ -19,6 +21,7 @@ template <typename T>
 Status ReadNumber(const char* name, double low, double high, T* out) {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return {};
+  CNumbers as_in_c;
   char* end = nullptr;
   errno = 0;
   double value = std::strtod(text, &end);

@@ -8,6 +8,8 @@
 #include <sstream>
 #include <utility>  // for pair
 
+#include "core/c_numbers.h"
+
 namespace smddp {
 namespace {
 
@@ -37,6 +39,7 @@ size_t NearestPower(double bytes, size_t least, size_t most) {
 }
 
 std::string Format(const char* format, double a, double b, double c) {
+  CNumbers as_in_c;
   char text[160];
   std::snprintf(text, sizeof text, format, a, b, c);
   return text;
@@ -75,6 +78,7 @@ Status Tuning::Parse(const std::string& given, Tuning* tuning) {
   double latency_us = 0, gbs = 0, copy_gbs = 0;
   const std::pair<const char*, double*> names[] = {
       {"latency_us", &latency_us}, {"gbs", &gbs}, {"copy_gbs", &copy_gbs}};
+  CNumbers as_in_c;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     size_t equals = part.find('=');

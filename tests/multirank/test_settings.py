@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import shutil
+import subprocess
 
 import launcher
 import pytest
@@ -318,3 +320,18 @@ def test_a_job_that_is_limited_as_a_whole(tmp_path):
     limited = ["taskset", "-c", str(cores()[0]), *launcher.mpirun(2), "--bind-to", "none"]
     _, output = start(limited, tmp_path)
     assert "mpirun bound" not in output, output
+
+
+def test_where_numbers_have_commas(job, python, tmp_path):
+    """setlocale() changes what printf and strtod take for a decimal point, in C++ too."""
+    locales = tmp_path / "locales"
+    locales.mkdir()
+    made = shutil.which("localedef") and subprocess.run(
+        ["localedef", "-f", "UTF-8", "-i", "de_DE", locales / "de_DE.UTF-8"], capture_output=True
+    )
+    if not (locales / "de_DE.UTF-8").exists():
+        pytest.skip(f"localedef cannot make a locale here: {made and made.stderr.decode()}")
+    job = job(bodies.where_numbers_have_commas(locales=str(locales)), 2, python=python)
+    for result in job.check(2).values():
+        assert result["found"] == [1, 1, 1] and result["latency"] == 20.5
+        assert result["events"] > 3

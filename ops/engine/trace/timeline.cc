@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "core/c_numbers.h"
 #include "core/deadline.h"
 
 namespace smddp {
@@ -75,6 +76,7 @@ void Timeline::NameTrack(int track) {
 void Timeline::Add(const TimelineEvent& event) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (file_ == nullptr) return;
+  CNumbers as_in_c;
   NameTrack(event.track);
   auto micros = [&](double seconds) { return (seconds + to_wall_clock_) * 1e6; };
   char text[768];

@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>  // for move
 
+#include "core/c_numbers.h"
 #include "tf/runtime/gnu_abi.h"
 #include "tf/xla/xla_call.h"
 
@@ -70,6 +71,7 @@ int RunFromXla(Arguments arguments, const void* const* in, void* const* results,
   for (size_t i = 0; i < dims.size(); ++i) {
     tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});
   }
+  smddp::CNumbers as_in_c;
   std::string name = Unescape(fields["name"]);
   smddp_request request = {};
   request.kind = std::atoi(fields["kind"].c_str());

@@ -2,11 +2,12 @@
 
 import faulthandler
 import json
+import locale
 import os
 import time
 
 import machine_time
-from harness import rank, report, without_init
+from harness import OUT, rank, report, without_init
 
 
 @without_init
@@ -94,3 +95,29 @@ def mpi_runs_already():
 
     hvd.init()
     print("joined", hvd.size())
+
+
+@without_init
+def where_numbers_have_commas(locales):
+    """Numbers in variables, in the arguments of XLA's older calls, in JSON, whatever the locale."""
+    os.environ["LOCPATH"] = locales
+    locale.setlocale(locale.LC_ALL, "de_DE.UTF-8")
+    assert locale.format_string("%.1f", 0.5) == "0,5"
+    os.environ["SMDDP_TIMEOUT_SECONDS"] = "30.5"
+    os.environ["SMDDP_TUNING"] = "latency_us=20.5,gbs=1.5,copy_gbs=4"
+    os.environ["SMDDP_TIMELINE"] = str(OUT / "trace.json")
+    import tensorflow as tf
+
+    import smddp_tf as hvd
+
+    hvd.init()
+
+    @tf.function(jit_compile=True)
+    def half(x):
+        return hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5)
+
+    found = half(tf.ones([3])).numpy().tolist()
+    latency = hvd.stats()["tuning"]["latency_us"]
+    hvd.shutdown()
+    events = json.loads((OUT / f"trace.rank{rank}.json").read_text())
+    report(found=found, latency=latency, events=len(events))

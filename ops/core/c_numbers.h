@@ -1,0 +1,25 @@
+// Numbers in texts as C has them, whatever a script's setlocale() chose: with that of Germany, say,
+// printf would write 0,5, and strtod would end at the point of 0.5.
+#pragma once
+
+#include <locale.h>
+
+namespace smddp {
+
+// While it lives, this thread reads and writes numbers as in C.
+class CNumbers {
+ public:
+  CNumbers() : before_(::uselocale(C())) {}
+  ~CNumbers() { ::uselocale(before_); }
+  CNumbers(const CNumbers&) = delete;
+  CNumbers& operator=(const CNumbers&) = delete;
+
+ private:
+  static locale_t C() {
+    static const locale_t c = ::newlocale(LC_ALL_MASK, "C", nullptr);
+    return c;
+  }
+  const locale_t before_;
+};
+
+}  // namespace smddp
