@@ -1,12 +1,17 @@
 // What needs no ranks: rank arithmetic, spans, kernels, signatures and the order of plan runs.
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <limits>
 
 #include "check.h"
 #include "collective/request.h"
 #include "core/span.h"
 #include "core/topology.h"
+#include "engine/trace/timeline.h"
 #include "kernels/cpu/reduce.h"
 
 namespace {
@@ -131,4 +136,27 @@ TEST(AMismatchNamesRankTensorAndBothSides) {
   for (const char* part : {"tensor 1", "rank 4 has [float32 [5]]", "rank 6 has [float64 [5]]"}) {
     EXPECT(text.find(part) != std::string::npos, text);
   }
+}
+
+TEST(ATraceCutsLongNamesBetweenCharacters) {
+  char path[] = "/tmp/smddp_trace_XXXXXX";
+  ASSERT(::mkdtemp(path) != nullptr);
+  for (size_t ascii : {0, 1, 2}) {
+    Timeline timeline;
+    ASSERT(timeline.Start(std::string(path) + "/trace.json", 0).ok());
+    TimelineEvent event;
+    event.title = std::string(ascii, 'x');
+    for (int i = 0; i < 100; ++i) event.title += "\u8272";  // of three bytes
+    timeline.Add(event);
+    timeline.Stop();
+    std::string file = std::string(path) + "/trace.rank0.json", name;
+    std::ifstream lines(file);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find("\u8272") != std::string::npos) name = line.substr(line.find("\u8272"));
+    }
+    name = name.substr(0, name.find('"'));
+    EXPECT_EQ(name.size(), (200 - ascii) / 3 * 3);
+    ::unlink(file.c_str());
+  }
+  ::rmdir(path);
 }

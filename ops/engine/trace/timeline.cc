@@ -21,6 +21,13 @@ std::string Escaped(const std::string& text) {
   return out;
 }
 
+// The text's first bytes, without a part of a character.
+std::string Beginning(const std::string& text, size_t bytes) {
+  auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  while (bytes > 0 && bytes < text.size() && continues(bytes)) --bytes;
+  return text.substr(0, bytes);
+}
+
 std::string OfRank(const std::string& path, int rank) {
   size_t slash = path.rfind('/'), dot = path.rfind('.');
   bool has_dot = dot != std::string::npos && (slash == std::string::npos || dot > slash);
@@ -87,7 +94,7 @@ void Timeline::Add(const TimelineEvent& event) {
                   name, rank_, event.track, micros(from), (to - from) * 1e6);
     buffer_ += text;
   };
-  span(Escaped(event.title.substr(0, 200)).c_str(), event.started, event.done);
+  span(Escaped(Beginning(event.title, 200)).c_str(), event.started, event.done);
   std::snprintf(text, sizeof text,
                 ", \"cat\": \"collective\", \"args\": {\"bytes\": %zu, \"sequence\": %llu, "
                 "\"ready\": %.3f, \"failed\": %s}}",
