@@ -4,6 +4,7 @@
 
 #include "collective/joined.h"
 #include "core/deadline.h"
+#include "core/subnormals.h"
 #include "kernels/cpu/copy.h"
 
 namespace smddp {
@@ -46,6 +47,7 @@ bool Pipeline::AwaitedReached(uint64_t value) const {
 }
 
 Progress Pipeline::Advance() {
+  KeepSubnormals exact;
   bool moved = false;
   for (bool step = true; step;) {
     step = false;
