@@ -1,6 +1,7 @@
 #include "transport/shm/segment.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -42,8 +43,13 @@ Status Segment::Create(size_t bytes) {
 }
 
 Status Segment::Commit(Range part) {
+  // A signal, such as a profiler's, would end the call, and the kernel take back what it gave.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   int error =
       ::posix_fallocate(fd_, static_cast<off_t>(part.begin), static_cast<off_t>(part.size()));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error == 0) return {};
   return {Code::kSystem, "no " + std::to_string(part.size() >> 10) +
                              " KiB of memory for the segment that the ranks of this node share (" +
