@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>  // for move
 
-#include "collective/joined.h"
 #include "core/deadline.h"
 #include "core/log.h"
 #include "core/try_lock.h"
@@ -89,6 +88,8 @@ bool Channel::AdvanceFront(Finished* finished) {
   }
 
   Operation* front = queue_.front().get();
+  // Nobody to follow is the same error on all that follow; else the others wait for this operation.
+  if (!status.ok() && status.code() != Code::kUsage) BreakIn(*front, &status);
   if (status.ok() && front->collective == nullptr) {
     if (front->run_outcome != nullptr) status = *front->run_outcome;
     if (status.ok()) Activate(front);
@@ -120,6 +121,10 @@ bool Channel::MoveToBackground() {
 }
 
 void Channel::FailPending(Finished* finished) {
+  resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
+      .given_up.store(1, std::memory_order_release);
+  // Peers see it before anything that is written to the tensors once they are handed back.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   for (Queue* pending : {&background_, &queue_}) {
     for (auto& operation : *pending) {
       if (operation->collective != nullptr) {
@@ -218,17 +223,19 @@ Status Channel::Finish(Operation* operation, double now) {
   stats_.bytes += operation->request.bytes();
   if (operation->awaited) stats_.awaited_seconds += now - operation->ready;
 
-  if (!status.ok() && status.code() != Code::kMismatch) {
-    // The ranks are out of step now: a later operation would read this one's leftovers. The message
-    // names this rank because it is propagated to the others.
-    int rank = resources_.topology->JobRank(resources_.topology->local_rank);
-    status =
-        status.Within("rank " + std::to_string(rank) + " failed in " + operation->request.Title());
-    failure_ = status;
-  }
+  if (!status.ok() && status.code() != Code::kMismatch) BreakIn(*operation, &status);
   std::shared_ptr<Status>& outcome = operation->run_outcome;
   if (outcome != nullptr && outcome->ok()) *outcome = status;
   return status;
+}
+
+// The ranks are out of step now: a later operation would read this one's leftovers. The message
+// names this rank because it is propagated to the others.
+void Channel::BreakIn(const Operation& operation, Status* status) {
+  int rank = resources_.topology->JobRank(resources_.topology->local_rank);
+  *status =
+      status->Within("rank " + std::to_string(rank) + " failed in " + operation.request.Title());
+  failure_ = *status;
 }
 
 void Channel::Trace(const Operation& operation, bool failed, double now) const {
@@ -265,69 +272,6 @@ void Channel::Complete(Finished* finished) const {
   if (!finished->empty()) resources_.shm->RingSelf();
 }
 
-// Ranks that wait for the same number of tickets join in the same round.
-uint32_t Channel::JoinRound(uint64_t tickets) const {
-  return static_cast<uint32_t>(tickets / static_cast<uint64_t>(resources_.shm->size()));
-}
-
-// Looks for an operation that peers have begun without this rank. Within the node, that is a chunk
-// staged by a peer. After the whole node has joined, only chunks staged by joined ranks belong to
-// this round: others belong to operations after the join. An owner then exchanges headers with the
-// other nodes.
-bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun) {
-  const ShmGroup& shm = *resources_.shm;
-  for (int p = 0; p < shm.size(); ++p) {
-    uint64_t staged = shm.channel_cell(p, resources_.index).staged.load(std::memory_order_acquire);
-    if (staged <= resources_.next_chunk) continue;
-    *begun = shm.header(p, resources_.index, resources_.next_chunk);
-    bool of_round = begun->presence == Presence::kJoined && begun->join_round == JoinRound(tickets);
-    if (of_round || shm.JoinTickets() < tickets) return true;
-  }
-  if (resources_.share_peers == nullptr || joined->over || shm.JoinTickets() < tickets)
-    return false;
-
-  SlotHeader own{};
-  own.presence = Presence::kJoined;
-  own.root = shm.LastJoined(&own.count);
-  bool held = false;
-  joined->failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
-  if (!held) return false;
-
-  uint64_t latest = 0;
-  bool everybody = true;  // every node has joined
-  for (const SlotHeader& node : resources_.exchange.headers()) {
-    if (node.presence == Presence::kGone) joined->failure = GoneElsewhere(node.root, "join()");
-    if (node.presence == Presence::kGone) return false;
-    everybody = everybody && node.presence == Presence::kJoined;
-    if (node.presence == Presence::kHere) {
-      *begun = node;
-      return true;
-    }
-    if (node.count >= latest) joined->last = node.root;
-    latest = std::max(latest, node.count);
-  }
-
-  joined->over = everybody;
-  resources_.exchange.Close();
-  return false;
-}
-
-bool Channel::EnqueueJoined(uint64_t tickets, JoinedChannel* joined) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  joined->run = 0;
-  SlotHeader begun;
-  if (!queue_.empty() || !failure_.ok() || !FindBegun(tickets, joined, &begun)) return false;
-  auto operation = std::make_unique<Operation>();
-  operation->request = JoinedRequest(begun, *resources_.topology, &operation->memory);
-  operation->request.joined.round = JoinRound(tickets);
-  operation->ready = NowSeconds();
-  operation->awaited = false;
-  operation->done = [](const Status&) {};  // the rank that began it gets the error
-  joined->run = begun.run;
-  queue_.push_back(std::move(operation));
-  return true;
-}
-
 bool Channel::MatchesByName() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return resources_.threads;
@@ -348,10 +292,6 @@ void Channel::Fail(const Status& failure, Endings* endings) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return;
   failure_ = failure;
-  resources_.shm->channel_cell(resources_.shm->rank(), resources_.index)
-      .given_up.store(1, std::memory_order_release);
-  // Peers see it before anything that is written to the tensors once they are handed back.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
   FailPending(finished.get());
   endings->emplace_back([this, finished] { Complete(finished.get()); });
 }

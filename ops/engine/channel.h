@@ -128,6 +128,7 @@ class Channel {
   void Activate(Operation* operation);
   void EndTurn(double now);
   Status Finish(Operation* operation, double now);
+  void BreakIn(const Operation& operation, Status* status);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
   uint32_t JoinRound(uint64_t tickets) const;
