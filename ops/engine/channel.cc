@@ -272,9 +272,10 @@ void Channel::Complete(Finished* finished) const {
   if (!finished->empty()) resources_.shm->RingSelf();
 }
 
-bool Channel::MatchesByName() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return resources_.threads;
+Channel::Glance Channel::Look() const {
+  std::unique_lock<std::mutex> lock = TryLock(mutex_);
+  if (!lock.owns_lock()) return {};
+  return {true, queue_.empty() && background_.empty(), resources_.threads};
 }
 
 bool Channel::Idle() const {

@@ -89,10 +89,13 @@ class Channel {
   // Makes all progress that is possible without blocking. Returns true if there was any.
   bool Pump();
   bool Idle() const;
+  // For the monitor: as much as can be seen if nobody holds the channel for some 20 ms.
+  struct Glance {
+    bool seen = false, idle = false, by_name = false;
+  };
+  Glance Look() const;
   // If not OK, the channel is broken and Pump() completes every operation with this status.
   Status Failure() const;
-  // Whether operations are matched by name; they then have no order relative to other channels.
-  bool MatchesByName() const;
   // For a joined rank, in the join round that ends at `tickets` (ShmGroup::TakeJoinTicket): if
   // peers have begun an operation, enqueues this rank's part in it and returns true.
   bool EnqueueJoined(uint64_t tickets, JoinedChannel* joined);

@@ -16,9 +16,10 @@ constexpr double kGraceSeconds = 1.0;
 Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
   if (shm_->size() == 1) return {};
   still_ = Moved() ? 0 : still_ + seconds;
+  Channel::Glance glances[kChannels] = {direct->Look(), gradients->Look()};
   // Operations matched by name have no order relative to others, so each may still arrive.
-  if (direct->MatchesByName() || gradients->MatchesByName()) return {};
-  Own own[kChannels] = {Report(0, direct), Report(1, gradients)};
+  if (glances[0].by_name || glances[1].by_name) return {};
+  Own own[kChannels] = {Report(0, glances[0], direct), Report(1, glances[1], gradients)};
   if (still_ < kGraceSeconds) return {};
   for (int index = 0; index < kChannels; ++index) {
     if (own[index].state != ChannelState::kStuck || own[1 - index].state != ChannelState::kIdle)
@@ -34,13 +35,15 @@ Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
 }
 
 // Determines this rank's state and publishes it to its peers.
-CycleWatch::Own CycleWatch::Report(int index, Channel* channel) const {
+CycleWatch::Own CycleWatch::Report(int index, const Channel::Glance& glance,
+                                   Channel* channel) const {
   Own own;
-  if (!channel->Idle()) own.state = ChannelState::kBusy;
-  channel->Inspect(0, [&](Operation* front, const std::vector<int>& missing) {
+  if (!glance.idle) own.state = ChannelState::kBusy;
+  auto look = [&](Operation* front, const std::vector<int>& missing) {
     if (front->waited < kGraceSeconds) return;
     own = {ChannelState::kStuck, front->request.Title(), missing};
-  });
+  };
+  if (glance.seen) channel->Inspect(0, look);
   ChannelReport& report = shm_->cell(shm_->rank()).reports[index];
   if (own.state == ChannelState::kStuck && own.title != report.title) {
     // Peers do not use the title now; the fence keeps its new text from coming before this state.

@@ -30,7 +30,7 @@ class CycleWatch {
     std::string title;
     std::vector<int> missing;  // job ranks
   };
-  Own Report(int index, Channel* channel) const;
+  Own Report(int index, const Channel::Glance& glance, Channel* channel) const;
   bool Moved();
   Status CycleWith(int peer, int index, const Own& own) const;
 

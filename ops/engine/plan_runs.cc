@@ -2,6 +2,8 @@
 
 #include <utility>  // for move
 
+#include "core/try_lock.h"
+
 namespace smddp {
 namespace {
 
@@ -158,8 +160,10 @@ void PlanRuns::Abandon(const Status& failure, Endings* endings) {
 }
 
 double PlanRuns::Inspect(double seconds, std::string* what) {
-  std::lock_guard<std::mutex> lock(mutex_);
   what->clear();
+  // Whoever has it may wait for the channel, and its holder be inside MPI.
+  std::unique_lock<std::mutex> lock = TryLock(mutex_);
+  if (!lock.owns_lock()) return 0;
   for (const Run& run : runs_) {
     int waiting = 0;
     for (const auto& operation : run.arrived) waiting += operation != nullptr;

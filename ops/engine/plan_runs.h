@@ -63,7 +63,8 @@ class PlanRuns {
   void Abandon(const Status& failure, Endings* endings);
 
   // For the monitor: adds `seconds` to the time for which held buckets have been waiting for the
-  // same missing one, and returns that time. *what: "step 3 of 'tape' waits for bucket 0 ...".
+  // same missing one, and returns that time; 0 if another thread did not let go for some 20 ms.
+  // *what: "step 3 of 'tape' waits for bucket 0 ...".
   double Inspect(double seconds, std::string* what);
 
  private:

@@ -13,6 +13,34 @@ namespace {
 
 using namespace smddp_test;
 
+// Whoever tests an exchange stays inside while the gate is closed.
+class StuckGroup : public FailingGroup {
+ public:
+  StuckGroup(std::unique_ptr<PeerGroup> group, std::atomic<bool>* open)
+      : FailingGroup(std::move(group), kNever), open_(open) {}
+  Status Test(bool* done) override {
+    while (!*open_) ::usleep(500);
+    return FailingGroup::Test(done);
+  }
+
+ private:
+  std::atomic<bool>* open_;
+};
+
+// Whether the call returns within two seconds; ends the wait for the gate.
+bool EndsSoon(const std::function<void()>& call, std::atomic<bool>* open) {
+  std::atomic<bool> over{false};
+  std::thread caller([&] {
+    call();
+    over = true;
+  });
+  for (Deadline limit(2); !over && !limit.Passed();) ::usleep(1000);
+  bool soon = over;
+  if (!soon) *open = true;
+  caller.join();
+  return soon;
+}
+
 Request ByName(float* value, const std::string& name) {
   Request request = Sum(value, name);
   request.matching = Matching::kByName;
@@ -20,6 +48,49 @@ Request ByName(float* value, const std::string& name) {
 }
 
 }  // namespace
+
+TEST(TheMonitorDoesNotWaitForAThreadInsideMpi) {
+  for (int index = 0; index < kChannels; ++index) {
+    Wires wires(4, 2);
+    std::atomic<bool> open{false};
+    auto& peers = wires.connections[0]->channels[index].share_peers;
+    peers = std::make_unique<StuckGroup>(std::move(peers), &open);
+    RunRanks(4, [&](int rank) {
+      auto communicator = Connect(&wires, rank);
+      auto everybody = Everybody(*communicator);
+      float value = 1;
+      auto bucket = [&](int64_t run, int number) {
+        auto operation = std::make_unique<Operation>();
+        operation->request = Sum(&value, "");
+        operation->done = [](const Status&) {};
+        everybody->SubmitBucket(run, number, std::move(operation));
+      };
+      int64_t run = 0;
+      std::thread first, second;
+      if (index == 0) {
+        first = std::thread([&] { EXPECT(everybody->Run(Sum(&value, "x")).ok()); });
+      } else {
+        EXPECT(everybody->BeginPlan(Plan(2), &run).ok());
+        first = std::thread([&] { bucket(run, 0); });
+      }
+      if (rank == 0) {
+        ::usleep(100000);
+        if (index == 1) second = std::thread([&] { bucket(run, 1); });
+        ::usleep(50000);
+        EXPECT(EndsSoon([&] { (void)communicator->InspectCycles(0.05); }, &open));
+        EXPECT(EndsSoon([&] { communicator->InspectPlans(0.05, [](auto&, double) {}); }, &open));
+        open = true;
+      } else if (index == 1) {
+        bucket(run, 1);
+      }
+      first.join();
+      if (second.joinable()) second.join();
+      for (Deadline limit(10); !everybody->Idle() && !limit.Passed();) ::usleep(1000);
+      EXPECT(everybody->Idle());
+      communicator->Leave(false);
+    });
+  }
+}
 
 TEST(ALinkThatBreaksWhileARankWaitsForItsTurnFailsAllRanks) {
   // Rank 2 asks the first node for the name of the next operation, in every other exchange.
