@@ -19,9 +19,9 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
     : number_(number),
       connection_(std::move(connection)),
       direct_(std::move(connection_->channels[0]), selector, recorder, timeline,
-              TrackOf(number, false), false, broken),
+              TrackOf(number, false), false, UnlessClosed(broken)),
       gradients_(std::move(connection_->channels[1]), selector, recorder, timeline,
-                 TrackOf(number, true), true, broken),
+                 TrackOf(number, true), true, UnlessClosed(broken)),
       plans_(&gradients_),
       cycles_(&connection_->topology, connection_->shm.get()),
       spin_seconds_(spin_seconds) {}
@@ -55,9 +55,17 @@ void RankSet::CloseDevices(bool broken) {
   devices->Close();
 }
 
+// What comes when the set has been closed fails by itself.
+Broken RankSet::UnlessClosed(const Broken& broken) {
+  return [this, broken](const Status& failure, bool first) {
+    if (!closed_) broken(failure, first);
+  };
+}
+
 void RankSet::Close(const Status& reason) {
   StopProgress();
   CloseDevices(false);
+  closed_ = true;
   Endings endings;
   Fail(reason, &endings);
   for (const auto& end : endings) end();

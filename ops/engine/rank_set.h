@@ -86,6 +86,7 @@ class RankSet {
   bool JoinOver(const Joining& joining, int* last) const;
   bool ServeJoined(Joining* joining);
   Status JoinFailure(const Joining& joining) const;
+  Broken UnlessClosed(const Broken& broken);
   void WakeProgress();
   // Whether there is work that no other thread advances.
   bool NeedsProgress() const { return !gradients_.Idle() || unattended_ > 0; }
@@ -93,6 +94,7 @@ class RankSet {
   Waiter MakeWaiter() const;
 
   const int number_;
+  std::atomic<bool> closed_{false};
   std::unique_ptr<Connection> connection_;
   Channel direct_;
   Channel gradients_;

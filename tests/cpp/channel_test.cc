@@ -118,6 +118,30 @@ TEST(ALinkThatBreaksWhileARankWaitsForItsTurnFailsAllRanks) {
   }
 }
 
+TEST(AnOperationOfARemovedSetBreaksNothingElse) {
+  Wires wires(3, 1);
+  RunRanks(3, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    int number = 0;
+    Status status = communicator->AddSet({0, 1}, &number);
+    ASSERT(status.ok(), status.message());
+    std::shared_ptr<RankSet> set = communicator->Find(number, &status);
+    status = communicator->RemoveSet(number);
+    EXPECT(status.ok(), status.message());
+    float value = 1;
+    if (set != nullptr) {  // another thread had found it before it was removed
+      status = set->Run(Sum(&value, "late"));
+      EXPECT(status.code() == Code::kUsage, status.message());
+      EXPECT(status.message().find("was removed") != std::string::npos, status.message());
+    }
+    EXPECT(!communicator->failed());
+    status = Everybody(*communicator)->Run(Sum(&value, "all"));
+    EXPECT(status.ok(), status.message());
+    EXPECT_EQ(value, 3.0f);
+    communicator->Leave(status.ok() ? false : true);
+  });
+}
+
 TEST(OperationsThatEndWithAFailureOfTheirChannelAreGivenUp) {
   // Peers may be reading the tensors of those behind the one that failed.
   Wires wires(2, 2, 0, 0);
