@@ -106,7 +106,9 @@ void Communicator::Leave(bool failed) {
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
   timeline_.Stop();
-  if (context_->mpi == nullptr) return;
+  // The communicator stays, since threads may still come here, but its memory need not. With other
+  // ranks that does not matter: MPI can begin only once in a process.
+  if (context_->mpi == nullptr) return everybody_->ForgetMemory();
   if (broken) return;  // the monitors report the failure, here and on the other nodes
   if (failed) {
     // Without waiting for an answer: the others may not come for long.

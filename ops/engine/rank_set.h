@@ -39,6 +39,8 @@ class RankSet {
   ShmGroup* shm() const { return connection_->shm.get(); }
   Alarm* alarm() const { return connection_->alarm.get(); }
   const DeviceGroup* devices() const { return connection_->devices.get(); }
+  // Of a job of one rank, once no operation is under way.
+  void ForgetMemory() { connection_->segment.Forget(); }
   size_t StagingBytes() const { return connection_->StagingBytes(); }
 
   // Runs an explicit collective; blocks until it is done.

@@ -1,5 +1,8 @@
 """Without mpirun a script just runs: one rank, and every collective is the identity."""
 
+import os
+import pathlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -87,3 +90,23 @@ def test_bad_option(monkeypatch, value):
     monkeypatch.setenv("SMDDP_BUCKET_BYTES", value)
     with pytest.raises(ValueError, match=f"SMDDP_BUCKET_BYTES='{value}'.*whole number"):
         config.load()
+
+
+def test_jobs_leave_no_memory_behind():
+    """init() and shutdown(), again and again, with collectives in between."""
+
+    def resident() -> int:
+        pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def job():
+        hvd.init()
+        hvd.allreduce(tf.ones([1 << 20]))
+        hvd.shutdown()
+
+    for _ in range(5):
+        job()
+    before = resident()
+    for _ in range(40):
+        job()
+    assert resident() - before < 20 << 20  # each has used 2 MiB

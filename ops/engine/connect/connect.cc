@@ -192,14 +192,9 @@ Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
 }
 
 void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* connection) {
-  void* memory = connection->segment.memory();
-  if (memory == nullptr) {
-    auto address = reinterpret_cast<uintptr_t>(connection->private_memory.data());
-    memory = reinterpret_cast<void*>((address + 63) / 64 * 64);
-  }
   const Topology& topo = connection->topology;
-  connection->shm = std::make_unique<ShmGroup>(memory, topo.local_rank, topo.local_size,
-                                               ChunkBytes(config, topo));
+  connection->shm = std::make_unique<ShmGroup>(connection->segment.memory(), topo.local_rank,
+                                               topo.local_size, ChunkBytes(config, topo));
   connection->devices = NcclGroup::Make(config);
   connection->channels.resize(kChannels);
   for (int channel = 0; channel < kChannels; ++channel) {
@@ -296,7 +291,8 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     std::string problem = ListProblem(ranks, 1);
     if (!problem.empty()) return {Code::kUsage, problem};
     topo = Topology::FromKeys(0, std::vector<int>{0});
-    connection->private_memory.assign(SegmentBytes(config, topo) + 64, 0);
+    Status status = connection->segment.CreatePrivate(SegmentBytes(config, topo));
+    if (!status.ok()) return status;
   }
   MakeChannelResources(context->config, &context->turn, connection.get());
   *out = std::move(connection);

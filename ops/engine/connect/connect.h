@@ -33,7 +33,6 @@ struct JobContext {
 struct Connection {
   Topology topology;
   Segment segment;
-  std::vector<char> private_memory;  // used instead of a segment by a job of one rank
   std::unique_ptr<ShmGroup> shm;
   bool reads_peers = false;                // see ChannelResources
   std::vector<ChannelResources> channels;  // kChannels of them

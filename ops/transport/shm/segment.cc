@@ -39,7 +39,7 @@ Status Segment::Create(size_t bytes) {
   if (fd_ < 0) return SystemError("memfd_create");
   if (::fchmod(fd_, 0600) != 0) return SystemError("fchmod of the shared segment");
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) return SystemError("ftruncate");
-  return Map(bytes);
+  return Map(bytes, MAP_SHARED);
 }
 
 Status Segment::Commit(Range part) {
@@ -67,12 +67,18 @@ Status Segment::Attach(int creator_pid, int creator_fd, size_t bytes) {
   if (static_cast<size_t>(info.st_size) != bytes) {
     return {Code::kSystem, path + " is not the segment that was announced"};
   }
-  return Map(bytes);
+  return Map(bytes, MAP_SHARED);
 }
 
-Status Segment::Map(size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  if (memory == MAP_FAILED) return SystemError("mmap of the shared segment");
+Status Segment::CreatePrivate(size_t bytes) { return Map(bytes, MAP_PRIVATE | MAP_ANONYMOUS); }
+
+void Segment::Forget() {
+  if (memory_ != nullptr) ::madvise(memory_, bytes_, MADV_DONTNEED);
+}
+
+Status Segment::Map(size_t bytes, int flags) {
+  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, fd_, 0);
+  if (memory == MAP_FAILED) return SystemError("mmap of the segment");
   memory_ = memory;
   bytes_ = bytes;
   return {};

@@ -25,6 +25,10 @@ class Segment {
   // Zeroed. No part may be used before some rank has committed it.
   Status Create(size_t bytes);
   Status Attach(int creator_pid, int creator_fd, size_t bytes);
+  // Memory of this process alone. Zeroed, and all of it may be used.
+  Status CreatePrivate(size_t bytes);
+  // Gives the pages of CreatePrivate() back. The memory stays, and is zero again.
+  void Forget();
   // Reserves memory for a part of the segment, so that a lack of it is an error here instead of a
   // SIGBUS later; from the memory that is next to the calling rank's core.
   Status Commit(Range part);
@@ -40,7 +44,7 @@ class Segment {
   static std::string NodeKey();
 
  private:
-  Status Map(size_t bytes);
+  Status Map(size_t bytes, int flags);
   void* memory_ = nullptr;
   size_t bytes_ = 0;
   int fd_ = -1;
