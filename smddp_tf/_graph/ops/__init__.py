@@ -4,7 +4,7 @@ All tensors of a call have one dtype. The ops run on the CPU. `root` is always a
 order.py keeps the ops in program order.
 """
 
-from smddp_tf._graph.ops import gradients  # noqa: F401 - registers them
+from smddp_tf._graph.ops import gradients, vectorized  # noqa: F401 - they register themselves
 from smddp_tf._graph.ops.allgather import allgather
 from smddp_tf._graph.ops.allreduce import allreduce
 from smddp_tf._graph.ops.alltoall import alltoall

@@ -1,0 +1,59 @@
+"""What ranks do in test_vectorized.py."""
+
+import numpy as np
+import tensorflow as tf
+from checks import WAYS, checked, equal, raises, total
+from harness import rank, report, size
+
+import smddp_tf as hvd
+
+ROWS = np.arange(400.0).reshape(100, 4)
+
+
+def _jacobians(way, wrap):
+    x = tf.Variable(tf.range(1.0, 41.0))
+
+    def jacobian():
+        with tf.GradientTape() as tape:
+            y = hvd.allreduce(x * x * (rank + 1.0), op=hvd.Sum)
+        return tape.jacobian(y, x)
+
+    for _ in range(3):
+        equal(wrap(jacobian)(), np.diag(2 * size * (rank + 1) * x.numpy()), way, "jacobian")
+
+
+def _maps(way, wrap):
+    def row(v):
+        summed, largest = hvd.allreduce(v, op=hvd.Sum), hvd.allreduce(v * 2, op=hvd.Max)
+        sent = hvd.broadcast(tf.cast(v, tf.int32), 1)
+        return summed + largest, hvd.allgather(v), sent, hvd.allreduce(tf.ones([2]), op=hvd.Sum)
+
+    rows = tf.constant(ROWS, tf.float32) * (rank + 1)
+    for _ in range(3):
+        got = wrap(lambda: tf.vectorized_map(row, rows))()
+        gathered = np.concatenate([ROWS * (r + 1) for r in range(size)], 1)
+        wanted = (ROWS * (total + 2 * size), gathered, ROWS * 2, np.full([100, 2], size))
+        for one, want in zip(got, wanted, strict=True):
+            assert one.shape == want.shape
+            equal(one, want, way, "vectorized_map")
+
+
+def _distributed_tape():
+    w = tf.Variable([1.0, 2.0])
+
+    def row(v):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(w * v)
+        return hvd.DistributedGradientTape(tape).gradient(loss, w)
+
+    with raises(ValueError, "cannot be called inside tf.vectorized_map()"):
+        tf.vectorized_map(row, tf.ones([3, 2]))
+
+
+def maps_and_jacobians():
+    for way, wrap in WAYS.items():
+        _jacobians(way, wrap)
+        _maps(way, wrap)
+    _distributed_tape()
+    equal(hvd.allreduce(tf.constant(1.0), op=hvd.Sum), size, "afterwards")
+    report(checks=checked())

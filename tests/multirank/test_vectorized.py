@@ -1,0 +1,10 @@
+"""Collectives that TensorFlow vectorizes, through mpirun."""
+
+from bodies import vectorized
+from conftest import PYTHONS, on_ranks
+
+
+@on_ranks("python", PYTHONS, 2, 3)
+def test_vectorized_map_and_jacobian(job, python, ranks):
+    """Iterations meet the same iteration of the other ranks; the tape's gradient is refused."""
+    job(vectorized.maps_and_jacobians, ranks, python=python).check(ranks)
