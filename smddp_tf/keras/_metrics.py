@@ -5,8 +5,9 @@ and a count, or the four counts of a confusion matrix for each threshold), and s
 the ranks gives the state of a single process.
 """
 
-import math
 import numbers
+
+import numpy as np
 
 from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
 from smddp_tf._collectives.checks import REDUCIBLE
@@ -58,13 +59,20 @@ def _states(model) -> dict:
 
 
 def _results(model) -> dict:
-    results = model.get_metrics_result()
-    return {name: float(value) for name, value in results.items() if is_number(value)}
+    results = {name: _numbers(value) for name, value in model.get_metrics_result().items()}
+    return {name: value for name, value in results.items() if value is not None}
 
 
-def is_number(value) -> bool:
-    """Whether the value is a number or a scalar tensor."""
-    return isinstance(value, numbers.Number) or getattr(value, "shape", None) == ()
+def _numbers(value):
+    """A number as a float, an array (F1Score's, by class) as a numpy array; None if neither."""
+    if isinstance(value, numbers.Number):
+        return float(value)
+    if not hasattr(value, "shape"):
+        return None
+    array = np.asarray(value)
+    if array.dtype.kind in "OSU":
+        return None
+    return float(array) if array.shape == () else array.astype(np.float64)
 
 
 def of_all_ranks(model, process_set=global_process_set) -> dict:
@@ -115,27 +123,31 @@ def replace(logs, results: dict, prefix="") -> None:
     numbers under a metric's name.
     """
     for name, (own, joined) in results.items():
-        value = logs.get(prefix + name)
-        if value is None or not is_number(value):
+        value = _numbers(logs.get(prefix + name))
+        if value is None or np.shape(value) != np.shape(own):
             continue
         # Both come from the same state, but one may have been computed inside a tf.function.
-        same = math.isclose(float(value), own, rel_tol=1e-5, abs_tol=1e-7)
-        if same or (math.isnan(own) and math.isnan(float(value))):
+        if np.allclose(value, own, rtol=1e-5, atol=1e-7, equal_nan=True):
             logs[prefix + name] = joined
 
 
 def average(logs, process_set=global_process_set) -> None:
-    """Averages the numbers of a dict over all ranks, in place; names must match on all ranks.
+    """Averages the numbers and arrays of a dict over all ranks, in place.
 
     Raises:
-      tf.errors.FailedPreconditionError: the names differ.
+      tf.errors.FailedPreconditionError: the ranks' names or shapes differ.
     """
-    names = [name for name in sorted(logs) if is_number(logs[name])]
+    own = {name: _numbers(logs[name]) for name in sorted(logs)}
+    own = {name: value for name, value in own.items() if value is not None}
+    shapes = {name: np.shape(value) for name, value in own.items()}
+    titles = [name + (str(list(shape)) if shape else "") for name, shape in shapes.items()]
     reduced = allreduce(
-        tf.constant([float(logs[name]) for name in names], tf.float64),
+        tf.constant(np.concatenate([[], *map(np.ravel, own.values())]), tf.float64),
         op=Average,
-        name="metrics " + ", ".join(names),
+        name="metrics " + ", ".join(titles),
         process_set=process_set,
-    )
-    for name, value in zip(names, reduced.numpy(), strict=True):
-        logs[name] = float(value)
+    ).numpy()
+    for name, shape in shapes.items():
+        count = int(np.prod(shape))
+        value, reduced = reduced[:count].reshape(shape), reduced[count:]
+        logs[name] = value if shape else float(value)

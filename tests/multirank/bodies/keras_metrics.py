@@ -177,6 +177,34 @@ def _one_element(data, model):
     assert one["accuracy"] == want["accuracy"], (one, want)
 
 
+def _by_class():
+    """F1Score's results are an array by default."""
+    keras.utils.set_random_seed(1)
+    n, classes = 60, 3
+    x = np.random.RandomState(2).randn(n, 4).astype("float32")
+    y = np.eye(classes, dtype="float32")[np.random.RandomState(3).randint(0, classes, n)]
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, activation="softmax")])
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    model.compile(optimizer, "mse", metrics=[keras.metrics.F1Score(name="f1")])
+    options = {"batch_size": 5, "verbose": 0}
+    want = model.evaluate(x, y, return_dict=True, **options)["f1"]
+    assert np.shape(want) == (classes,)
+
+    own = slice(rank * n // size, (rank + 1) * n // size)
+    average = C.MetricAverageCallback()
+    own_data = {"validation_data": (x[own], y[own]), "callbacks": [average]}
+    history = model.fit(x[own], y[own], **own_data, **options).history
+    evaluated = model.evaluate(x[own], y[own], return_dict=True, callbacks=[average], **options)
+    for got in (
+        hvd.evaluate(model, x, y, batch_size=5, return_dict=True)["f1"],
+        hvd.evaluate(model, x, y, batch_size=5)[1],
+        history["f1"][0],
+        history["val_f1"][0],
+        evaluated["f1"],
+    ):
+        assert np.allclose(got, want, atol=1e-6), (got, want)
+
+
 def metrics_of_all_data():
     data = _Data()
     model = _in_fit(data)
@@ -184,6 +212,7 @@ def metrics_of_all_data():
     _evaluate(data, model)
     _evaluate_with_the_callback(data, model)
     _one_element(data, model)
+    _by_class()
     report(done=True)
 
 
