@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -42,7 +43,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     If the model has unbuilt layers, its first step is traced with the shapes of the first batch, so
     that the variables exist before they are broadcast. Dropout seeds are made different on each
-    rank. Warns if the first batch reduced no gradients, or if the ranks' weights differ after the
+    rank. Of a model that it has broadcast before, the next fit() keeps each rank's state. Every
+    fit() warns if its first batch reduced no gradients, or if the ranks' weights differ after its
     first update; for repeated checks, use CheckRanksEqual.
 
     Put it first in the list: before validation and at the end of each epoch it averages the moving
@@ -75,7 +77,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.process_set = process_set
         self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
         self.average_batch_normalization = average_batch_normalization
-        self.done = False
+        self._models: weakref.WeakSet = weakref.WeakSet()  # those that were broadcast
         self._shared: set = set()  # ids of the variables that were broadcast
         self._first_update = None
         self._all_broadcast = False
@@ -84,14 +86,16 @@ class BroadcastGlobalVariablesCallback(Callback):
     def set_model(self, model: Any):
         """Prepares a model that its first batch would build."""
         super().set_model(model)
-        if not self.done and self.process_set.size() > 1 and not _has_variables(model):
+        if model in self._models or self.process_set.size() == 1:
+            return
+        if not _has_variables(model):
             self._build_at_first_step(model)
 
     def _build_at_first_step(self, model) -> None:
         original = model.train_step
 
         def train_step(data):
-            if not self.done:
+            if model not in self._models:
                 self._build(model, original, data)
             return original(data)
 
@@ -117,7 +121,11 @@ class BroadcastGlobalVariablesCallback(Callback):
     def on_train_begin(self, logs: dict | None = None):
         """Broadcasts, if the variables exist."""
         del logs
-        if not self.done and _has_variables(self.model):
+        if self.process_set.size() == 1:
+            return
+        if self.model in self._models:
+            self._first_update = FirstUpdate(self.model, self.local, self.process_set, again=True)
+        elif _has_variables(self.model):
             self._synchronize(self.model)
 
     def _variables(self, model) -> list:
@@ -131,9 +139,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         return [v for key, v in unique.items() if key not in self.local | self._shared]
 
     def _synchronize(self, model) -> None:
-        self.done = True
-        if self.process_set.size() == 1:
-            return
+        self._models.add(model)
+        self._shared, self._all_broadcast = set(), False
         self._broadcast(self._variables(model))
         self._first_update = FirstUpdate(model, self.local, self.process_set)
 

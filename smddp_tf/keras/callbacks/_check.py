@@ -102,16 +102,18 @@ class CheckRanksEqual(Callback):
 
 
 class FirstUpdate:
-    """Warns once if the first update of a model left the ranks with different weights.
+    """Warns once if the first update of a fit() left the ranks with different weights.
 
     Args:
-      model: the model, equal on all ranks when training began.
+      model: the model.
       local: identities of variables that may differ.
       process_set: the ranks that received the initial broadcast.
+      again: the broadcast was before an earlier fit(), so weights may have differed already.
     """
 
-    def __init__(self, model, local: set, process_set=global_process_set) -> None:
+    def __init__(self, model, local: set, process_set=global_process_set, again=False) -> None:
         self._model, self._local, self._process_set = model, local, process_set
+        self._again = again
         self._counted = _reductions()
         self._seen, self._in_epoch = 0, 0  # batches in all, and in this epoch
         self._due: int | None = None  # number of batches after which the first update has happened
@@ -173,9 +175,13 @@ class FirstUpdate:
         )
         if lines:
             shown = lines[:10] + (["and more"] if len(lines) > 10 else [])
+            reason = "so their gradients were not reduced"
+            if self._again:
+                reason += ", or they differed before; a new callback broadcasts them again"
             self._warn(
-                "the ranks' weights differ after the first update, so their gradients were not "
-                "reduced:\n  " + "\n  ".join(shown) + f"\n{_CAUSES}"
+                f"the ranks' weights differ after the first update, {reason}:\n  "
+                + "\n  ".join(shown)
+                + f"\n{_CAUSES}"
             )
 
 

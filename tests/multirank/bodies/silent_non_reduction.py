@@ -139,6 +139,32 @@ def _optimizers_that_are_not_wrapped():
     assert len(_fit(copied)[0]) == 1
 
 
+def _a_callback_for_several_fits():
+    """Other models are broadcast too; of the same model each fit() is looked at."""
+    broadcast = C.BroadcastGlobalVariablesCallback(0)
+
+    def fit(model, seed=None, optimizer=None):
+        if seed is not None:
+            keras.utils.set_random_seed(seed + rank)
+            model.set_weights([np.random.randn(*w.shape) for w in model.get_weights()])
+        model.compile(optimizer or hvd.DistributedOptimizer(_sgd()), "mse", run_eagerly=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            model.fit(X, Y, batch_size=12, verbose=0, callbacks=[broadcast])
+        return [str(w.message) for w in caught if w.category is RuntimeWarning]
+
+    models = [_make(_sgd()), _make(_sgd())]
+    for seed, model in enumerate(models):
+        assert fit(model, seed) == []
+        hvd.check_ranks_equal(model.trainable_variables)
+    assert fit(models[0]) == [] and fit(models[1]) == []
+    hvd.check_ranks_equal(models[0].trainable_variables)
+    told = fit(models[1], optimizer=_sgd())
+    assert "reduced no gradients" in told[0], told
+    (told,) = fit(models[0], seed=7)
+    assert "or they differed before; a new callback" in told and "kernel differs" in told, told
+
+
 def _copies():
     """Copies of the optimizer reduce, and are optimizers of their own."""
     ways = [copy.copy]
@@ -185,6 +211,7 @@ def drift_is_noticed():
     _nothing_is_said_if_all_is_well()
     _wrapped_late()
     _optimizers_that_are_not_wrapped()
+    _a_callback_for_several_fits()
     _copies()
     _local_layers_and_rates()
     report(done=True)
