@@ -13,7 +13,7 @@ from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set
 from smddp_tf._job.reduce_op import Max
-from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
+from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_names
 
 tf = tensorflow()
 
@@ -66,7 +66,7 @@ def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups, group
 
     results = list(grads)
     if xla.inside_jit():
-        return _reduce_in_jit(results, specs, options, group)
+        return _reduce_in_jit(results, specs, plan, options, group)
     if order.matching() != Matching.IN_ORDER:
         return _reduce_by_name(results, specs, plan, options, group)
 
@@ -99,15 +99,20 @@ def _reduce_by_name(grads, specs, plan, options: ReduceOptions, group: Group) ->
     return grads
 
 
-def _reduce_in_jit(grads, specs, options: ReduceOptions, group: Group) -> list:
-    """One allreduce per dtype: inside XLA, buckets would not overlap with anything."""
+def _reduce_in_jit(grads, specs, plan, options: ReduceOptions, group: Group) -> list:
+    """One allreduce per dtype: inside XLA, buckets would not overlap with anything.
+
+    Ranks compare names, so that of the plan is in them: shapes do not tell sources apart.
+    """
+    plan_name = f"plan {plan.fingerprint & 0xFFFFFFFF:08x}"
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
         if spec.kind == "dense":
             by_dtype.setdefault(spec.dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         tensors = [grads[i] for i in indices]
-        outputs = ops.allreduce(tensors, *options.scales(), f"{options.name}.{dtype}", group)
+        name = f"{options.name}.{dtype} ({plan_name})"
+        outputs = ops.allreduce(tensors, *options.scales(), name, group)
         for i, output in zip(indices, outputs, strict=True):
             grads[i] = output
     return grads
@@ -161,10 +166,11 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         for grad, source in zip(grads, sources, strict=True)
     ]
 
+    names = [source_name(source, i) for i, source in enumerate(sources)]
     if bypasses_plan(options.op, options.compression):
         return [
-            _reduce_alone(grad, source_name(source, i), _reference(source), options, group)
-            for i, (grad, source) in enumerate(zip(grads, sources, strict=True))
+            _reduce_alone(grad, f"{options.name} {name}", _reference(source), options, group)
+            for grad, source, name in zip(grads, sources, normal_names(names), strict=True)
         ]
 
     packed, contexts = [], []
@@ -176,7 +182,6 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         packed.append(tensor)
         contexts.append(context)
 
-    names = [source_name(source, i) for i, source in enumerate(sources)]
     specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
     reduced = reduce_dense(packed, specs, options, _group_indices(options, sources), group)
 
@@ -195,7 +200,6 @@ def _reduce_alone(grad, name: str, key, options: ReduceOptions, group: Group):
     """
     if grad is None:
         return None
-    name = f"{options.name} {normal_name(name)}"
     if isinstance(grad, tf.IndexedSlices):
         return allreduce_slices(grad, options.op, name, group)
     check_dtype(grad, REDUCIBLE, "reducing a gradient")

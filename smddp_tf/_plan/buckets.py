@@ -7,6 +7,7 @@ fingerprints to detect unequal ones.
 
 import dataclasses
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -32,21 +33,44 @@ class Plan:
 
 
 def normal_name(name: str) -> str:
-    """A variable's name without Keras's layer numbers.
+    """A variable's name without Keras's layer numbers; see normal_names()."""
+    return "/".join(part for part, _ in _numbered(name))
+
+
+def normal_names(names: Sequence[str]) -> list:
+    """The names of a step's variables, as if Keras had numbered only their layers, from 0.
 
     Keras numbers layers per process, so a rank that built another model first has
-    ``dense_3/kernel:0`` where its peers have ``dense_1/kernel:0``.
+    ``dense_3/kernel:0`` where its peers have ``dense_1/kernel:0``. The order of these numbers is
+    the same on all ranks, so a rank with its variables in another order has other names here.
     """
-    parts = name.split(":")[0].split("/")
-    return "/".join(re.sub(r"_\d+$", "", part) for part in parts)
+    split = [_numbered(name) for name in names]
+    used: dict = {}
+    for part, number in itertools.chain(*split):
+        used.setdefault(part, set()).add(number)
+    places = {
+        (part, number): f"_{place}" if place else ""
+        for part, numbers in used.items()
+        for place, number in enumerate(sorted(numbers))
+    }
+    return ["/".join(part + places[part, n] for part, n in parts) for parts in split]
 
 
-def _line(spec: GradientSpec) -> str:
+def _numbered(name: str) -> list:
+    """Pairs (part, number) of a name's parts: "a_2/b:0" -> [("a", 2), ("b", 0)]."""
+    pairs = []
+    for part in name.split(":")[0].split("/"):
+        found = re.search(r"_(\d+)$", part)
+        pairs.append((part[: found.start()], int(found[1])) if found else (part, 0))
+    return pairs
+
+
+def _line(spec: GradientSpec, name: str) -> str:
     if spec.kind == "none":
-        return f"{normal_name(spec.name)} has no gradient (None)"
+        return f"{name} has no gradient (None)"
     shape = ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     sparse = " sparse" if spec.kind == "sparse" else ""
-    return f"{normal_name(spec.name)} {spec.dtype} [{shape}]{sparse}"
+    return f"{name} {spec.dtype} [{shape}]{sparse}"
 
 
 def _by_size(specs, indices, bucket_bytes: int, first_bucket_bytes: int) -> list:
@@ -129,7 +153,8 @@ def make_plan(
     else:
         buckets = _by_size(specs, backward, bucket_bytes, first_bucket_bytes)
 
-    lines = [_line(spec) for spec in specs]
+    names = normal_names([spec.name for spec in specs])
+    lines = [_line(spec, name) for spec, name in zip(specs, names, strict=True)]
     digest = hashlib.sha256(repr((lines, buckets, options)).encode()).digest()
     return Plan(
         buckets=tuple(tuple(bucket) for bucket in buckets),

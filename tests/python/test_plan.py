@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name
+from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name, normal_names
 
 
 def specs(sizes, dtype="float32", kind="dense"):
@@ -68,6 +68,19 @@ def test_fingerprint_sees_what_matters_and_not_keras_numbers():
     assert plan(specs([5, 6]), options="op=Sum").fingerprint != base
     assert plan(specs([5, 6])).fingerprint == base
     assert normal_name("dense_3/kernel:0") == normal_name("dense_1/kernel:0") == "dense/kernel"
+
+
+def test_layers_keep_their_order():
+    """Whatever they are numbered from; sources in another order are another plan."""
+    names = ["a/dense/kernel:0", "a/dense_1/kernel:0", "b/dense_2/kernel:0", "w"]
+    later = ["a_1/dense_3/kernel:0", "a_1/dense_10/kernel:0", "b_5/dense_12/kernel:0", "w_7"]
+    assert normal_names(names) == normal_names(later) == [n.split(":")[0] for n in names]
+    assert normal_names(later[1::-1]) == ["a/dense_1/kernel", "a/dense/kernel"]
+
+    def fingerprint(names):
+        return plan([GradientSpec(name, "float32", (5,), 20) for name in names]).fingerprint
+
+    assert fingerprint(names) == fingerprint(later) != fingerprint([later[1], later[0], *later[2:]])
 
 
 def test_needs_no_tensorflow():

@@ -137,12 +137,34 @@ def _a_loop_in_a_function():
     assert np.allclose(c.numpy(), 45 * (size + 1) / 2), c
 
 
+def _sources_in_another_order():
+    """Of equal shapes, as of a set of Keras's variables: an error, and no sum of two variables."""
+    first, second = (tf.Variable(tf.ones([2]), name=f"dense_{3 + rank + i}/kernel") for i in (0, 1))
+    for compression in (hvd.Compression.none, hvd.Compression.int8):
+        for way, wrap in WAYS.items():
+
+            def gradient(sources, compression=compression):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(first + 2.0 * second)
+                tape = hvd.DistributedGradientTape(tape, compression=compression)
+                return tape.gradient(loss, sources)
+
+            got = wrap(lambda: gradient([first, second]))()  # noqa: B023 - called at once
+            assert np.allclose(got, [[1, 1], [2, 2]], atol=1e-2), got
+            sources = [first, second][:: -1 if rank == 1 else 1]
+            in_plan = way == "jit" and compression is hvd.Compression.none
+            words = ["(plan "] if in_plan else ["dense/kernel", "dense_1/kernel"]
+            with raises(tf.errors.OpError, "Mismatched", *words):
+                wrap(lambda: gradient(sources))()  # noqa: B023
+
+
 def kinds_of_gradients():
     w = tf.Variable(tf.ones([2]))
     _none_and_sparse(tf.Variable(tf.ones([10, 4])), w)
     tape = _local_sources(w)
     _two_plans_in_a_step()
     _a_loop_in_a_function()
+    _sources_in_another_order()
     with raises(ValueError, "twice"):
         hvd.DistributedGradientTape(tape)
     report(done=True)
