@@ -7,6 +7,7 @@ from typing import Any
 
 from smddp_tf._collectives.checks import (
     REDUCIBLE,
+    check_devices,
     check_dtype,
     list_of,
     name_or_site,
@@ -68,7 +69,8 @@ def allreduce(
       tf.errors.UnknownError: a rank died.
       tf.errors.DeadlineExceededError: a rank did not arrive within SMDDP_TIMEOUT_SECONDS.
     """
-    del device_dense, device_sparse, ignore_name_scope
+    del ignore_name_scope
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name_or_site(name, "allreduce")
@@ -113,7 +115,8 @@ def grouped_allreduce(
     Returns:
       A list of tensors, in the order of the input.
     """
-    del device_dense, device_sparse, ignore_name_scope
+    del ignore_name_scope
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
     op = resolve_op(average, op)
     given_name, name = name, name_or_site(name, "grouped_allreduce")

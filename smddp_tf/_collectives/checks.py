@@ -111,8 +111,8 @@ def list_of(values, what: str, items: str) -> list:
     raise TypeError(f"{what} takes a list of {items}, not {type(values).__name__}; give {hint}")
 
 
-def ignore_devices(**devices) -> None:
-    """Warns about arguments that have no effect here.
+def check_devices(**devices) -> None:
+    """Checks arguments that have no effect here.
 
     Raises:
       TypeError: one is not the name of a device, so it was probably meant for another argument.
@@ -123,6 +123,11 @@ def ignore_devices(**devices) -> None:
                 f"{name}={device!r} is not the name of a device; give other arguments by name, as "
                 "op=hvd.Sum"
             )
+
+
+def ignore_devices(**devices) -> None:
+    """Warns about arguments that have no effect here. Raises what check_devices() raises."""
+    check_devices(**devices)
     if any(devices.values()):
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=3)
 

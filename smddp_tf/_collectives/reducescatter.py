@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from smddp_tf._collectives.checks import (
     REDUCIBLE,
+    check_devices,
     check_dtype,
     list_of,
     name_or_site,
@@ -44,7 +45,7 @@ def grouped_reducescatter(
     Returns:
       A list of tensors, in the order of the input.
     """
-    del device_dense, device_sparse
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
     op = resolve_op(None, op)
     if bypasses_plan(op, compression):

@@ -122,6 +122,15 @@ def _scales_and_ops():
             hvd.allreduce(1.0, prescale_factor=wrong)
     with raises(TypeError, "device_dense=Sum is not the name of a device"):
         hvd.DistributedGradientTape(tf.GradientTape(), hvd.Sum)
+    for call in (
+        lambda: hvd.allreduce(1.0, None, hvd.Sum),
+        lambda: hvd.grouped_allreduce([1.0], None, hvd.Sum),
+        lambda: hvd.reducescatter([1.0] * size, hvd.Sum),
+        lambda: hvd.grouped_reducescatter([[1.0] * size], hvd.Sum),
+    ):
+        with raises(TypeError, "device_dense=Sum is not the name of a device"):
+            call()
+    assert float(hvd.allreduce(1.0, device_dense="/gpu:0", op=hvd.Sum)) == size
 
 
 def _roots_and_variables():
