@@ -10,7 +10,8 @@ class TopKCompressor:
     which a rank did not send, is added to its next gradient, so nothing is lost: after any number
     of steps, the sum of the sent values plus the residual equals the sum of the gradients, up to
     float32 rounding. The error of one step is the residual; none of its elements is larger than the
-    smallest one sent. Sends 8 bytes per selected element.
+    smallest one sent. A step in which some rank's gradient has inf or nan leaves the residual as it
+    was. Sends 8 bytes per selected element.
 
     Args:
       ratio: the fraction of elements to send, in (0, 1]; at least one element is sent.
@@ -56,11 +57,15 @@ class TopKCompressor:
         kept = self._kept(key, size)
         k = max(1, int(size * self.ratio))
         indices, values, rest = ops.topk_select(tensor, kept, k)
-        kept.assign(rest)
 
         # As float32, whose bits are not changed: a collective's int32 would be copied to the host.
         tf = tensorflow()
         indices = tf.bitcast(gather(tf.bitcast(indices, tf.float32)), tf.int32)
         values = gather(values)
+
+        # After an overflow the script, or its loss scaling, skips the step on all ranks. Nothing of
+        # it may be kept: inf and nan would never leave the residual again.
+        finite = tf.reduce_all(tf.math.is_finite(values))
+        kept.assign(tf.cond(finite, lambda: rest, lambda: tf.convert_to_tensor(kept)))
         divisor = indices.shape[0] if average else 1
         return ops.topk_sum(indices, values, tensor, divisor)

@@ -123,6 +123,12 @@ def _check_what_is_not_finite():
             got = selected(tf.constant(data)).numpy()
             assert np.array_equal(got[300], wrong, equal_nan=True), (way, wrong, got[300])
         assert np.isfinite(topk.kept["x"]).all(), way
+        # More of them than are sent: the step leaves nothing behind, on any rank.
+        kept = topk.kept["x"].numpy()
+        overflowed = np.full(600, np.inf if rank == 1 else 1.0, np.float32)
+        assert not np.isfinite(selected(tf.constant(overflowed))).all(), way
+        assert np.array_equal(topk.kept["x"], kept), way
+        assert np.isfinite(selected(tf.ones([600]))).all(), way
 
 
 def _check_topk(data, exact):
