@@ -1,5 +1,7 @@
 """Top-k compression with error feedback."""
 
+import warnings
+
 from smddp_tf._graph.framework import compressor_ops, tensorflow
 
 
@@ -13,6 +15,9 @@ class TopKCompressor:
     smallest one sent. A step in which some rank's gradient has inf or nan leaves the residual as it
     was. Sends 8 bytes per selected element.
 
+    One object is to serve all steps: make it before the loop. A RuntimeWarning says so to a script
+    that makes another one in each step, and so loses what was not sent.
+
     Args:
       ratio: the fraction of elements to send, in (0, 1]; at least one element is sent.
 
@@ -20,11 +25,18 @@ class TopKCompressor:
       ValueError: ratio is out of range.
     """
 
+    _dropped = 0  # objects that ended after one step
+
     def __init__(self, ratio=0.01) -> None:
         if not 0 < ratio <= 1:
             raise ValueError(f"ratio={ratio} must be more than 0 and at most 1")
         self.ratio = ratio
         self.kept: dict = {}  # key -> residual, a float32 tf.Variable
+        self._added = False  # whether a residual was added to a later gradient
+
+    def __del__(self) -> None:
+        if getattr(self, "kept", None) and not self._added:
+            type(self)._dropped += 1
 
     def __reduce__(self):
         """Copies start without residuals, which belong to the original's gradients."""
@@ -32,10 +44,25 @@ class TopKCompressor:
 
     def _kept(self, key, size: int):
         tf = tensorflow()
+        self._added |= key in self.kept
         if key not in self.kept:
+            if not self.kept:
+                self._warn_of_others()
             with tf.init_scope():
                 self.kept[key] = tf.Variable(tf.zeros([size]), trainable=False)
         return self.kept[key]
+
+    @classmethod
+    def _warn_of_others(cls) -> None:
+        if cls._dropped < 2:  # a script may well have tried one
+            return
+        cls._dropped = 0
+        warnings.warn(
+            "Compression.topk(...) is made anew in each step, so what it does not send is lost; "
+            "make it once, before the loop",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
     def reduce(self, tensor, average: bool, key, gather):
         """Sums (or averages) a floating-point tensor over the ranks; see Int8Compressor.reduce().

@@ -1,5 +1,8 @@
 """What ranks do in test_adasum_compression.py."""
 
+import gc
+import warnings
+
 import numpy as np
 import tensorflow as tf
 from checks import WAYS, checked, equal, raises, refused, total
@@ -147,6 +150,22 @@ def _check_topk(data, exact):
         hvd.allreduce(tf.ones([3]), compression=topk)
 
 
+def _check_lost_residuals():
+    """An object for each step would send the largest elements only, for ever."""
+    v, one = tf.Variable(tf.zeros([4])), C.topk(0.25)
+    for make, expected in ((lambda: one, False), (lambda: C.topk(0.25), True)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(5):
+                with tf.GradientTape() as tape:
+                    loss = tf.reduce_sum(v * [1.0, 2.0, 3.0, 4.0])
+                hvd.DistributedGradientTape(tape, compression=make()).gradient(loss, v)
+                del tape
+                gc.collect()
+        told = [str(w.message) for w in caught if w.category is RuntimeWarning]
+        assert any("made anew in each step" in text for text in told) is expected, told
+
+
 def _check_refusals():
     with raises(ValueError):
         hvd.allreduce(tf.ones([3]), compression=C.int8, op=hvd.Max)
@@ -198,6 +217,7 @@ def compression():
     _check_bounds(data, exact)
     _check_topk(data, exact)
     _check_what_is_not_finite()
+    _check_lost_residuals()
     _check_refusals()
     for compression in (C.none, C.int8, C.topk(0.2)):
         assert _train(compression) < 0.2, compression
