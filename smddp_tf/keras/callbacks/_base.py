@@ -11,8 +11,8 @@ from smddp_tf.keras import _distribution
 tf = tensorflow()
 
 
-class Callback(tf.keras.callbacks.Callback):
-    """A Keras callback that also works in tf_keras when TensorFlow's own Keras is Keras 3."""
+class _ForEitherKeras:
+    """Mixin of callbacks that also work in tf_keras when TensorFlow's own Keras is Keras 3."""
 
     _supports_tf_logs = False
 
@@ -33,7 +33,11 @@ class Callback(tf.keras.callbacks.Callback):
         return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
 
 
-class OnProcessSet:
+class Callback(_ForEitherKeras, tf.keras.callbacks.Callback):
+    """Base of this library's own callbacks."""
+
+
+class OnProcessSet(_ForEitherKeras):
     """Mixin that adds the process_set argument to a callback of Keras's."""
 
     def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):

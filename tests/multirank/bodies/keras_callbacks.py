@@ -1,6 +1,7 @@
 """What ranks do in test_keras_callbacks.py."""
 
 import glob
+import importlib.util
 import os
 
 import keras_modes
@@ -134,9 +135,30 @@ def _throughput():
         assert {"samples_per_second", "step_ms", "wait_share"} <= tags, tags
 
 
+def _in_tf_keras_beside_keras_3():
+    """Keras's own callbacks, as derived from, for a model of the other Keras."""
+    if not keras_modes.KERAS3 or not importlib.util.find_spec("tf_keras"):
+        return
+    other = importlib.import_module("tf_keras")
+    model = other.Sequential([other.Input((keras_modes.FEATURES,)), other.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(other.optimizers.SGD(0.1)), "mse")
+    callbacks = [
+        C.BroadcastGlobalVariablesCallback(0),
+        C.MetricAverageCallback(),
+        C.ReduceLROnPlateau(monitor="loss", factor=0.5, patience=1, min_delta=1e9),
+        C.EarlyStopping(monitor="loss", patience=2, min_delta=1e9),
+    ]
+    x = keras_modes.X[rank::size]
+    history = model.fit(x, x[:, :1], epochs=5, verbose=0, callbacks=callbacks).history
+    assert len(history["loss"]) == 3, history
+    assert float(tf.convert_to_tensor(model.optimizer.learning_rate)) < 0.1
+    hvd.check_ranks_equal(model.trainable_variables)
+
+
 def all_callbacks():
     _metrics_and_warm_up()
     _schedules_and_momentum()
     _stopping()
     _throughput()
+    _in_tf_keras_beside_keras_3()
     report(done=True)
