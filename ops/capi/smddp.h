@@ -68,7 +68,8 @@ SMDDP_EXPORT const char* smddp_last_error(void);
 // length.
 SMDDP_EXPORT int smddp_stats_json(char* buffer, size_t n);
 
-// Writes a Chrome trace of this rank's collectives; on rank 3, trace.json becomes trace.rank3.json.
+// Writes a Chrome trace of this rank's collectives; on rank 3 of the launcher's, trace.json becomes
+// trace.rank3.json.
 SMDDP_EXPORT int smddp_timeline_start(const char* path);
 SMDDP_EXPORT int smddp_timeline_stop(void);
 

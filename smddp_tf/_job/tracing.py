@@ -14,7 +14,8 @@ def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> N
     ``python -m smddp_tf.timeline`` merges the ranks' files and shows who waited for whom.
 
     Args:
-      file_path: path of the trace; the rank is inserted: trace.json becomes trace.rank3.json.
+      file_path: path of the trace; the launcher's rank is inserted: trace.json becomes
+        trace.rank3.json.
       mark_cycles: ignored, accepted for compatibility; there are no cycles.
 
     Raises:

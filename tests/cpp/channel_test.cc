@@ -50,46 +50,44 @@ Request ByName(float* value, const std::string& name) {
 }  // namespace
 
 TEST(TheMonitorDoesNotWaitForAThreadInsideMpi) {
-  for (int index = 0; index < kChannels; ++index) {
-    Wires wires(4, 2);
-    std::atomic<bool> open{false};
-    auto& peers = wires.connections[0]->channels[index].share_peers;
-    peers = std::make_unique<StuckGroup>(std::move(peers), &open);
-    RunRanks(4, [&](int rank) {
-      auto communicator = Connect(&wires, rank);
-      auto everybody = Everybody(*communicator);
-      float value = 1;
-      auto bucket = [&](int64_t run, int number) {
-        auto operation = std::make_unique<Operation>();
-        operation->request = Sum(&value, "");
-        operation->done = [](const Status&) {};
-        everybody->SubmitBucket(run, number, std::move(operation));
-      };
-      int64_t run = 0;
-      std::thread first, second;
-      if (index == 0) {
-        first = std::thread([&] { EXPECT(everybody->Run(Sum(&value, "x")).ok()); });
-      } else {
-        EXPECT(everybody->BeginPlan(Plan(2), &run).ok());
-        first = std::thread([&] { bucket(run, 0); });
-      }
-      if (rank == 0) {
-        ::usleep(100000);
-        if (index == 1) second = std::thread([&] { bucket(run, 1); });
-        ::usleep(50000);
-        EXPECT(EndsSoon([&] { (void)communicator->InspectCycles(0.05); }, &open));
-        EXPECT(EndsSoon([&] { communicator->InspectPlans(0.05, [](auto&, double) {}); }, &open));
-        open = true;
-      } else if (index == 1) {
-        bucket(run, 1);
-      }
-      first.join();
-      if (second.joinable()) second.join();
-      for (Deadline limit(10); !everybody->Idle() && !limit.Passed();) ::usleep(1000);
-      EXPECT(everybody->Idle());
-      communicator->Leave(false);
-    });
-  }
+  Wires wires(4, 2);
+  std::atomic<bool> open{false};
+  auto& peers = wires.connections[0]->channels[1].share_peers;
+  peers = std::make_unique<StuckGroup>(std::move(peers), &open);
+  Selector selector;
+  FlightRecorder recorder;
+  Timeline timeline;
+  auto channel = [&](int rank, int index) {
+    return std::make_unique<Channel>(std::move(wires.connections[rank]->channels[index]), &selector,
+                                     &recorder, &timeline, 0, index == 1,
+                                     [](const Status&, bool) {});
+  };
+  auto direct = channel(0, 0), gradients = channel(0, 1), neighbours = channel(1, 1);
+  PlanRuns runs(gradients.get()), neighbours_runs(neighbours.get());
+  float value = 1, neighbours_value = 1;
+  auto submit = [](PlanRuns* to, int bucket, float* of) {
+    auto operation = std::make_unique<Operation>();
+    operation->request = Sum(of, "");
+    operation->done = [](const Status&) {};
+    to->Arrive(1, bucket, std::move(operation));
+  };
+  int64_t run = 0;
+  EXPECT(runs.Begin(Plan(2), &run).ok() && neighbours_runs.Begin(Plan(2), &run).ok());
+  submit(&neighbours_runs, 0, &neighbours_value);
+  neighbours->Pump();
+  submit(&runs, 0, &value);
+  std::thread inside([&] { gradients->Pump(); });
+  ::usleep(100000);
+  std::thread behind([&] { submit(&runs, 1, &value); });
+  ::usleep(50000);
+  CycleWatch cycles(&wires.connections[0]->topology, wires.connections[0]->shm.get());
+  auto look = [&] { static_cast<void>(cycles.Look(0.05, direct.get(), gradients.get())); };
+  EXPECT(EndsSoon(look, &open), "cycles");
+  std::string what;
+  EXPECT(EndsSoon([&] { runs.Inspect(0.05, &what); }, &open), "plans");
+  open = true;
+  inside.join();
+  behind.join();
 }
 
 TEST(ALinkThatBreaksWhileARankWaitsForItsTurnFailsAllRanks) {

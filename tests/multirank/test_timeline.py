@@ -68,3 +68,16 @@ def test_the_plot(job, tmp_path):
     assert code == 0 and picture.read_bytes().startswith(b"\x89PNG"), output
     code, output, _ = launcher.run_command([*command, "--step", "99"], timeout=60)
     assert code == 1 and "there is no step 99" in output
+
+
+def test_several_jobs(job, tmp_path):
+    """Each rank of the launcher's has a file, whatever its rank in its own job."""
+    env = {"SMDDP_TIMELINE": str(tmp_path / "trace.json")}
+    results = job(bodies.several_jobs, 3, env=env).check(3)
+    for process, result in results.items():
+        events = json.loads((tmp_path / f"trace.rank{process}.json").read_text())
+        own = timeline.collectives(events).values()
+        assert {event["pid"] for event in own} == {result["rank"]}
+        sums = [event["name"] for event in own if event["name"].startswith("allreduce")]
+        # A job of one rank has nothing to reduce.
+        assert sums == 10 * [f"allreduce '{result['name']}'"] * (result["size"] - 1)

@@ -256,6 +256,7 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) 
   } else if (own == members.end()) {
     members = {mpi->rank()};
   }
+  context->timeline.NumberFilesBy(mpi->rank());
   StartTimeline(rank, &terms, context);
   status = Settle(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
                   [mpi](const void* block, size_t bytes, void* all) {

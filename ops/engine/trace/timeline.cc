@@ -46,7 +46,7 @@ Status Timeline::Start(const std::string& path, int rank) {
   if (file_ != nullptr) {
     return {Code::kUsage, "a timeline is being written already; call stop_timeline() first"};
   }
-  std::string own = OfRank(path, rank);
+  std::string own = OfRank(path, process_ >= 0 ? process_ : rank);
   file_ = std::fopen(own.c_str(), "w");
   if (file_ == nullptr) {
     return {Code::kUsage, "the timeline " + own + " cannot be written: " + std::strerror(errno)};

@@ -32,6 +32,9 @@ class Timeline {
  public:
   ~Timeline() { Stop(); }
 
+  // Of several jobs that one launcher started, each has a rank 0, so files have the launcher's
+  // number of this process instead.
+  void NumberFilesBy(int process) { process_ = process; }
   // trace.json becomes trace.rank3.json on rank 3.
   Status Start(const std::string& path, int rank);
   // Flushes and closes the file; does nothing if the timeline is off.
@@ -52,6 +55,7 @@ class Timeline {
   uint64_t named_tracks_ = 0;  // one bit per track
   double to_wall_clock_ = 0;   // seconds to add to NowSeconds() for wall-clock time
   int rank_ = 0;
+  int process_ = -1;  // unknown: the rank
 };
 
 // The timeline track of one channel of a process set.

@@ -5,7 +5,7 @@ import time
 
 import tensorflow as tf
 from checks import raises
-from harness import OUT, rank, report, size
+from harness import OUT, rank, report, size, without_init
 
 import smddp_tf as hvd
 
@@ -45,3 +45,14 @@ def is_killed():
     if rank == 1:
         os.kill(os.getpid(), 9)
     hvd.barrier()
+
+
+@without_init
+def several_jobs():
+    """Launcher ranks 2 and 0 are one job, in this order, and rank 1 is alone."""
+    hvd.init(comm=[2, 0])
+    name = f"of job {[2, 0] if rank != 1 else [1]}"
+    for _ in range(10):
+        hvd.allreduce(tf.ones([10]), name=name)
+    report(rank=hvd.rank(), size=hvd.size(), name=name)
+    hvd.shutdown()
