@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -14,6 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from smddp_tf.launch.tracebacks import Tracebacks
 
 GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
+ORPHAN_SECONDS = 5  # for ranks whose launcher was killed to end after SIGTERM
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,11 +46,43 @@ def _pump(source, tracebacks: Tracebacks) -> None:
                 view = view[os.write(2, view) :]
 
 
+def _reap_others(own: int) -> None:
+    """Forgets children that have ended, but for the launcher: processes that ranks left behind."""
+    with contextlib.suppress(ChildProcessError):
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != own:
+            os.waitpid(ended.si_pid, 0)
+
+
+def _children() -> list:
+    """The process ids of this process's children that have not ended."""
+    _reap_others(0)
+    found: list = []
+    for listed in pathlib.Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # a thread that has ended
+            found += map(int, listed.read_text().split())
+    return found
+
+
+def _end_orphans() -> None:
+    """Ends the ranks of a launcher that was killed: they would go on, beside the next job."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        told: set = set()
+        # What a rank had started becomes ours when the rank ends.
+        while (children := _children()) and time.monotonic() < deadline:
+            for child in set(children) - told:
+                os.kill(child, number)  # it is ours, so its number cannot be another's
+            told |= set(children)
+            time.sleep(0.05)
+
+
 def _wait(process, watched) -> bool:
     """Waits for the process; passes signals on. Returns whether there was one."""
     deadline = None
     while process.poll() is None:
         info = signal.sigtimedwait(watched, 0.5)
+        _reap_others(process.pid)
         if info is not None and info.si_signo != signal.SIGCHLD:
             # A terminal sends Ctrl-C to mpirun as well, and a second one would make it leave
             # without ending its ranks.
@@ -71,17 +109,25 @@ def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) ->
     watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
     watched.add(signal.SIGCHLD)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # ranks whose launcher is killed become our children
+
+    def in_launcher() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # it ends with us, even if we are killed
+
     try:
         process = subprocess.Popen(
             command,
             env=dict(environment),
             stderr=subprocess.PIPE,
-            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+            preexec_fn=in_launcher,
         )
         tracebacks = Tracebacks(tagged)
         pump = threading.Thread(target=_pump, args=(process.stderr, tracebacks), daemon=True)
         pump.start()
         interrupted = _wait(process, watched)
+        if process.returncode < 0:
+            _end_orphans()
         pump.join(timeout=5)  # what the launcher left running may hold the pipe
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -14,6 +14,7 @@ _FIRST = b"Traceback (most recent call last):"
 # What Open MPI says about the rank that it blames.
 _BLAMED = re.compile(rb"Process name: \[\S+?,(\d+)\]")
 _LONGEST = 400  # lines
+_WIDEST = 1 << 16  # bytes of a line's beginning, and of its end; a progress bar never ends its line
 
 
 class Tracebacks:
@@ -30,9 +31,10 @@ class Tracebacks:
 
     def feed(self, piece: bytes) -> None:
         """Takes the next bytes, which may end anywhere in a line."""
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+        *lines, rest = (self._rest + piece).split(b"\n")
         for line in lines:
             self._line(line.rstrip(b"\r"))
+        self._rest = rest if len(rest) <= 2 * _WIDEST else rest[:_WIDEST] + rest[-_WIDEST:]
 
     def _line(self, line: bytes) -> None:
         blamed = _BLAMED.search(line)
@@ -45,11 +47,15 @@ class Tracebacks:
                 return
             rank, line = int(tag[1] or tag[2]), _INNER.sub(b"", line[tag.end() :])
             line = line.replace(b"[%d] " % rank, b"")
-        space = len(line) - len(line.lstrip(b" "))
-        if line[space:].startswith(_FIRST):
+        if line.rstrip().endswith(_FIRST):
+            before = line.partition(_FIRST)[0]
+            # Indented more than by the tag it is of a group of exceptions. It may follow a progress
+            # bar, which has not ended its line.
+            after_bar = bool(before.strip())
+            space = int(self._tagged and line[:1] == b" ") if after_bar else len(before)
             # Without tags the lines of two ranks that fail at once cannot be told apart.
             self._mixed = self._mixed or (not self._tagged and rank in self._open)
-            self._open[rank] = (space, [line[space:]])
+            self._open[rank] = (space, [_FIRST])
         elif rank in self._open:
             space, block = self._open[rank]
             block.append(line[space:])

@@ -1,5 +1,13 @@
 """What smddprun does when a job fails: it starts it again, and finds the traceback that matters."""
 
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
 import pytest
 
 from smddp_tf.launch import supervise
@@ -98,3 +106,69 @@ def test_tracebacks_without_tags():
     silent = Tracebacks(True)
     silent.feed(b"[1,0]<stderr>: all is well\nmpirun noticed that it was killed\n")
     assert silent.cause() == ""
+
+
+@pytest.mark.parametrize("tag", ["", "[1,1]<stderr>:", "[1,1]<stderr>: ", "[1] "])
+def test_a_traceback_after_a_progress_bar(tag):
+    """Which has not ended its line, however long it has become; no more than two ends are kept."""
+    found = Tracebacks(bool(tag))
+    found.feed(tag.encode())
+    for step in range(4000):
+        found.feed(b"\r%4d/4000 [======>          ] loss: 0.125, %s" % (step, b"." * 60))
+        assert len(found._rest) < 1 << 18
+    first, *others = TRACEBACK.format(rank=1).splitlines(keepends=True)
+    found.feed(first.encode() + "".join(tag + line for line in others).encode())
+    assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=1).rstrip()
+
+
+RUN = "import sys; from smddp_tf.launch import supervise; "
+RUN += "print(supervise.run(sys.argv[1:], {}, False).code)"
+# Stands for mpirun: starts two ranks as that does, one of which ignores SIGTERM, and waits.
+LAUNCHER = """
+import os, pathlib, subprocess, sys, time
+for number, ignored in enumerate(("", "TERM")):
+    script = f"trap '' {ignored}; echo $$ > rank; mv rank rank{number}; while :; do sleep 0.1; done"
+    subprocess.Popen(["sh", "-c", script], start_new_session=True)
+    while not os.path.exists(f"rank{number}"):
+        time.sleep(0.05)
+pathlib.Path("up").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+
+
+def runs(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return b"\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()  # "" after its end
+    return False
+
+
+@pytest.mark.parametrize("killed", ["launcher", "smddprun"])
+def test_nothing_goes_on_after_a_kill(tmp_path, killed):
+    """Of mpirun: its ranks end before the job starts again. Of smddprun: mpirun gets SIGTERM."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, sys.executable, "-c", LAUNCHER],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        cwd=tmp_path,
+        stdout=(tmp_path / "said").open("w"),  # a pipe would be open as long as a rank runs
+    )
+    limit = time.monotonic() + 60
+    while not (tmp_path / "up").exists() or not (tmp_path / "up").read_text():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    launcher = int((tmp_path / "up").read_text())
+    ranks = [int((tmp_path / f"rank{number}").read_text()) for number in range(2)]
+    try:
+        if killed == "launcher":
+            os.kill(launcher, signal.SIGKILL)
+            process.wait(60)
+            assert (tmp_path / "said").read_text() == "137\n"
+            assert not any(map(runs, ranks))
+        else:
+            process.kill()
+            process.wait(60)
+            while runs(launcher) and time.monotonic() < limit:
+                time.sleep(0.05)
+            assert not runs(launcher)
+    finally:
+        for pid in filter(runs, [launcher, *ranks]):
+            os.kill(pid, signal.SIGKILL)
