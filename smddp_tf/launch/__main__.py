@@ -24,11 +24,11 @@ _OF_TOOLKIT = ("SMDATAPARALLEL_USE_SINGLENODE", "SMDATAPARALLEL_USE_HOMOGENEOUS"
 
 def _hosts(given: argparse.Namespace, environment: Mapping[str, str], topology: str) -> list:
     """The hosts that the options or the environment name; empty: this one."""
-    if given.hosts:
+    if given.hosts is not None:
         return hosts.parse_hosts(given.hosts)
-    if given.hostfile:
+    if given.hostfile is not None:
         try:
-            text = pathlib.Path(given.hostfile).read_text()
+            text = pathlib.Path(given.hostfile).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise LaunchError(f"--hostfile {given.hostfile} cannot be read: {error}") from error
         return hosts.parse_hostfile(text, given.hostfile)
@@ -43,14 +43,24 @@ def _check_nic(nic: str) -> None:
             raise LaunchError(f"--nic {nic}: no interface {name!r} here, but {', '.join(known)}")
 
 
+def _is_not_run_by_name(script: str, search: str | None) -> bool:
+    """Whether a script is a file that may not be executed, or whose folder is not searched."""
+    return not os.access(script, os.X_OK) or shutil.which(script, path=search) is None
+
+
 def _program(given: argparse.Namespace, search: str | None) -> list:
     """The program's words: a bare .py file is run by this Python; --alias is applied."""
     program = list(given.program)
     if not program:
         return []
-    if program[0].endswith(".py") and not os.access(program[0], os.X_OK):
+    if program[0].endswith(".py") and _is_not_run_by_name(program[0], search):
         program.insert(0, sys.executable)
     if shutil.which(program[0], path=search) is None:
+        if os.path.isfile(program[0]):
+            raise LaunchError(
+                f"{program[0]} may not be executed (chmod +x), or is not on PATH (./{program[0]}); "
+                "or name the program that runs it, as in `bash train.sh`"
+            )
         raise LaunchError(f"{program[0]}: there is no such program here")
     return command.with_alias(program) if given.alias else program
 
@@ -96,6 +106,8 @@ def make_job(
         raise LaunchError("how many ranks? As in `smddprun -np 4 python train.py`")
     assigned = hosts.assign(found, given.ranks) if found else []
     ranks = sum(host.slots for host in assigned) if assigned else given.ranks
+    if ":" in given.program:
+        raise LaunchError("an argument `:` would begin another program for mpirun; leave it out")
     nic = given.nic
     elsewhere = [] if command.is_local(assigned, machine) else assigned
     if nic is None and elsewhere and environment.get("SM_HOSTS"):
@@ -173,7 +185,9 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     else:
         words = command.mpirun(job, launcher, machine)
     if given.dry_run:
-        print(shlex.join(words))
+        # Words may be bytes of any encoding.
+        sys.stdout.buffer.write(os.fsencode(shlex.join(words) + "\n"))
+        sys.stdout.buffer.flush()
         return supervise.Outcome(0)
     _say_ranks(job, machine)
     if given.verbose:

@@ -37,7 +37,7 @@ def show(hosts: Sequence[Host]) -> str:
 
 
 def _positive(text: str, where: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[0-9]+", text) or int(text) < 1:
         raise LaunchError(f"{where}: {text!r} slots; it takes a whole number >= 1")
     return int(text)
 

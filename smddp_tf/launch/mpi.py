@@ -120,7 +120,10 @@ def ask(path: str) -> Mpi:
     """
     command = [path, "--version"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        ran = subprocess.run(command, capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} --version cannot be run: {error}; {INSTALL}") from error
-    return identify(path, said.stdout + said.stderr)
+    said = (ran.stdout + ran.stderr).decode(errors="replace")
+    if ran.returncode != 0:  # as Open MPI's without HOME
+        raise LaunchError(f"{path} --version ends with exit code {ran.returncode}:\n{said.strip()}")
+    return identify(path, said)

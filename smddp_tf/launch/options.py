@@ -29,7 +29,7 @@ def _whole(least: int):
     """An argparse type: a whole number that is not smaller."""
 
     def number(text: str) -> int:
-        if not text.isdigit() or int(text) < least:
+        if not re.fullmatch("[0-9]+", text) or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
         return int(text)
 
@@ -113,13 +113,13 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     """
     parser = _parser()
     words = list(words)
-    for at, pair in enumerate(zip(words, words[1:], strict=False)):
-        if pair == ("--alias", "horovodrun"):  # the command that this one stands for
-            del words[at + 1]
-            break
     cut = words.index("--") if "--" in words else len(words)
     # A `--` behind the program belongs to the program.
     options = parser.parse_args(words[:cut])
+    if options.alias and options.program[:1] == ["horovodrun"]:
+        # The command that this one stands for; what follows are its options.
+        del words[cut - len(options.program)]
+        return parse(words)
     options.passed = []
     if options.program:
         options.program += words[cut:]
@@ -132,5 +132,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if options.srun and options.passed:
         parser.error("`--` is for mpirun's options; with --srun, set SLURM_* variables instead")
     options.nic = ",".join(options.nics) if options.nics else None
-    options.variables += horovodrun.variables(options, parser.error)
+    # Of a variable that is given twice the last value holds; launchers differ in that.
+    given = [*options.variables, *horovodrun.variables(options, parser.error)]
+    options.variables = list(dict(given).items())
     return options

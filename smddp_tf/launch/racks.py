@@ -25,10 +25,10 @@ def ask(environment: Mapping[str, str]) -> str:
         return ""
     command = ["scontrol", "show", "topology"]
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        ran = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return ran.stdout if ran.returncode == 0 else ""
+    return ran.stdout.decode(errors="replace") if ran.returncode == 0 else ""
 
 
 def _switches(topology: str) -> list:

@@ -122,6 +122,7 @@ def test_variables_go_to_other_hosts_only():
         ("-np 2 -- --mca a b python train.py", "--mca a b python train.py"),
         ("-np 2 -- python train.py -- x", "python train.py -- x"),
         ("-np 2 no_such_dir/train.py", "python no_such_dir/train.py"),
+        ("-np 2 python t.py --alias horovodrun", "python t.py --alias horovodrun"),
         ("-np 2 --alias python train.py", "python -m smddp_tf.compat train.py"),
         ("-np 2 --alias train.py x", "python -m smddp_tf.compat train.py x"),
         ("--alias horovodrun -np 2 python t.py", "python -m smddp_tf.compat t.py"),
@@ -180,6 +181,10 @@ def test_sagemaker():
     ("words", "sentence"),
     [
         ("python t.py", "how many ranks?"),
+        ("-np 2 python t.py a : b", "an argument `:` would begin another program for mpirun"),
+        ("-np 2 -H= python t.py", "'' is not HOST or HOST:SLOTS"),
+        ("-np 2 --hostfile= python t.py", "--hostfile  cannot be read"),
+        ("-H a:\u00b2 python t.py", "'\u00b2' slots; it takes a whole number >= 1"),
         ("-np 2", "no program"),
         ("-np 0 python t.py", "'0' is not a whole number >= 1"),
         ("-np 2 --nic eth99 python t.py", "no interface 'eth99' here, but"),
