@@ -59,18 +59,19 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     limit = options.timeout + 60
     try:
         ran = subprocess.run(
-            line, env=dict(environment), capture_output=True, text=True, timeout=limit, check=False
+            line, env=dict(environment), capture_output=True, timeout=limit, check=False
         )
     except subprocess.TimeoutExpired:
         return None, [Finding(ERROR, f"{failed}: it did not end within {limit} s", remedy)]
-    for said in ran.stdout.splitlines():
+    out, err = (said.decode(errors="replace") for said in (ran.stdout, ran.stderr))
+    for said in out.splitlines():
         if said.startswith('{"ok":'):
             report = json.loads(said)
             found = [Finding(**one) for one in report["findings"]]
             if report["job"] is None:  # its ranks were not connected
                 found = [_of_job(one, failed, remedy) for one in found]
             return report["job"], found
-    output = (ran.stderr + ran.stdout).strip()[:_CUT] or "no output"
+    output = (err + out).strip()[:_CUT] or "no output"
     return None, [Finding(ERROR, f"{failed} with exit code {ran.returncode}:\n{output}", remedy)]
 
 

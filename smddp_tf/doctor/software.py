@@ -89,16 +89,14 @@ def try_tensorflow(python: str = sys.executable) -> list:
     """Imports TensorFlow and our operations in a process of its own. Returns findings."""
     command = [python, "-c", _TRY]
     try:
-        ran = subprocess.run(
-            command, capture_output=True, text=True, timeout=_IMPORT_SECONDS, check=False
-        )
+        ran = subprocess.run(command, capture_output=True, timeout=_IMPORT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
         what = f"TensorFlow was not imported within {_IMPORT_SECONDS} s"
         return [Finding(ERROR, what, "see whether the file system that has it is slow")]
     if ran.returncode == 0:
         json.loads(ran.stdout.splitlines()[-1])
         return []
-    lines = ran.stderr.strip().splitlines() or ["no message"]
+    lines = ran.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
     said = lines[-1] if ran.returncode > 0 else f"signal {-ran.returncode} ended the process"
     remedy = f"run `{python} -c 'import tensorflow'`, which shows the whole error"
     return [Finding(ERROR, f"TensorFlow with our operations cannot be imported: {said}", remedy)]

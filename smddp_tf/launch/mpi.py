@@ -125,5 +125,6 @@ def ask(path: str) -> Mpi:
         raise LaunchError(f"{path} --version cannot be run: {error}; {INSTALL}") from error
     said = (ran.stdout + ran.stderr).decode(errors="replace")
     if ran.returncode != 0:  # as Open MPI's without HOME
-        raise LaunchError(f"{path} --version ends with exit code {ran.returncode}:\n{said.strip()}")
+        code = f"{path} --version ends with exit code {ran.returncode}"
+        raise LaunchError(f"{code}; it says:\n{said.strip()}")
     return identify(path, said)

@@ -210,6 +210,7 @@ def test_tensorflow_that_cannot_be_imported(tmp_path):
     python = tmp_path / "python"
     for script, said in (
         ("echo lines >&2; echo ImportError: gone >&2; exit 1", "ImportError: gone"),
+        (r"printf 'ImportError: \374\n' >&2; exit 1", "ImportError: \ufffd"),
         ("kill -ILL $$", "signal 4 ended the process"),
     ):
         python.write_text(f"#!/bin/sh\n{script}\n")
@@ -257,6 +258,28 @@ def test_without_an_mpirun_a_job_would_fail(tmp_path):
     report = json.loads(doctor("--json", PATH=str(tmp_path)).stdout)
     assert not report["ok"]
     assert report["job"] is None
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "remedy"),
+    [
+        ("exit 1", "mpirun --version ends with exit code 1", "it says:"),
+        (
+            r'[ "$1" = --version ] && echo "(Open MPI) 5.0" || { printf "\374; b"; exit 7; }',
+            "a job of 2 ranks failed with exit code 7:\n\ufffd; b",
+            "run it yourself: ",
+        ),
+    ],
+)
+def test_an_mpirun_that_fails(tmp_path, script, said, remedy):
+    """What it says is shown, in any encoding."""
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\n{script}\n")
+    mpirun.chmod(0o755)
+    report = json.loads(doctor("--json", PATH=f"{tmp_path}:/usr/bin:/bin").stdout)
+    (found,) = [one for one in report["findings"] if one["level"] == ERROR]
+    assert found["what"].endswith(said)
+    assert found["remedy"].startswith(remedy)
 
 
 def test_text():

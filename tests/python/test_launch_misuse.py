@@ -41,7 +41,7 @@ def test_a_hostfile_of_windows(tmp_path):
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo no home; exit 1", "mpirun --version ends with exit code 1:\nno home"),
+        ("echo no home; exit 1", "mpirun --version ends with exit code 1; it says:\nno home"),
         (r"printf 'Other \377\n'", "mpirun --version says 'Other \ufffd', which is neither"),
     ],
 )
