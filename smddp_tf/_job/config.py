@@ -38,6 +38,7 @@ def load() -> Config:
     Raises:
       ValueError: a variable has an invalid value.
     """
+    gpu_kernels()
     default = Config()
     return Config(
         bucket_bytes=_positive_int("SMDDP_BUCKET_BYTES", default.bucket_bytes),
@@ -64,8 +65,14 @@ def gpu_kernels() -> bool:
     """SMDDP_GPU_KERNELS=1: operations on a GPU's tensors are placed there.
 
     By default TensorFlow places them on the CPU, and copies by itself.
+
+    Raises:
+      ValueError: it has another value.
     """
-    return os.environ.get("SMDDP_GPU_KERNELS", "") == "1"
+    text = os.environ.get("SMDDP_GPU_KERNELS", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"SMDDP_GPU_KERNELS={text!r} is not understood; it takes 0 or 1")
+    return text == "1"
 
 
 def visible_gpus() -> str:

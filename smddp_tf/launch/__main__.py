@@ -153,6 +153,12 @@ def _say_ranks(job: command.Job, machine: Machine) -> None:
         first = last + 1
 
 
+def _print_words(words: Sequence[str]) -> None:
+    """Words may be bytes of any encoding."""
+    sys.stdout.buffer.write(os.fsencode(shlex.join(words) + "\n"))
+    sys.stdout.buffer.flush()
+
+
 def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
     """Under mpirun already: this rank is the program from now on."""
     if given.ranks or given.hosts or given.hostfile:
@@ -161,6 +167,9 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
             "-np, -H and --hostfile to run the program as this rank"
         )
     program = _program(given, environment.get("PATH")) or given.passed
+    if given.dry_run:
+        _print_words(program)
+        sys.exit(0)
     if any(environment.get(name) for name in _OF_TOOLKIT):
         # It leaves the binding to Open MPI, which gives each of two ranks one core. The control
         # group limits what may be used anyway.
@@ -185,9 +194,7 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     else:
         words = command.mpirun(job, launcher, machine)
     if given.dry_run:
-        # Words may be bytes of any encoding.
-        sys.stdout.buffer.write(os.fsencode(shlex.join(words) + "\n"))
-        sys.stdout.buffer.flush()
+        _print_words(words)
         return supervise.Outcome(0)
     _say_ranks(job, machine)
     if given.verbose:

@@ -94,6 +94,7 @@ def test_all_that_differs_is_named_between_nodes(tmp_path):
         ("SMDDP_STAGING", "past", "one of: auto, cached, streaming"),
         ("SMDDP_ISA", "sse", "one of: generic, "),
         ("SMDDP_LOG_LEVEL", "loud", "one of: debug, info, warning, error"),
+        ("SMDDP_GPU_KERNELS", "yes", "it takes 0 or 1"),
         ("SMDDP_BUCKET_BYTES", "many", "a whole number of bytes"),
         ("SMDDP_FIRST_BUCKET_BYTES", "0", "a whole number of bytes"),
         ("SMDDP_MPI_LIBRARY", "/nowhere/libmpi.so", "cannot be opened"),

@@ -366,6 +366,8 @@ def test_as_a_rank_it_becomes_the_program():
     """As when SageMaker's toolkit has mpirun start `smddprun python ...`."""
     program = [sys.executable, "-c", "import os, sys; sys.exit(int(os.environ['A']))"]
     assert run_smddprun("-x", "A=7", *program, OMPI_COMM_WORLD_RANK="0").returncode == 7
+    shown = run_smddprun("--dry-run", *program[:2], "-", PMI_RANK="1")
+    assert shown.stdout == f"{sys.executable} -c -\n"
     nested = run_smddprun("-np", "2", *program, PMI_RANK="1")
     assert nested.returncode == 2
     assert "this process is a rank of a job already" in nested.stderr
