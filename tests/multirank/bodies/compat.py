@@ -73,7 +73,9 @@ def _horovod():
     assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)
     assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and not nccl_built(verbose=True)
     assert float(_allreduce(tf.constant(2.0))) == 2.0 and rank() == 0
-    assert k.allreduce(3.0) == 3.0 and k.broadcast(4.0, 0) == 4.0
+    # Tensors in eager mode, as of Horovod, whose scripts go on with them.
+    for got in (k.allreduce(3.0, "a"), k.broadcast(3.0, 0), k.allgather([3.0])[0]):
+        assert got.numpy() == 3.0
 
 
 def _sagemaker():

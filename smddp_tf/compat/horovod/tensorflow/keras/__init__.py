@@ -16,10 +16,6 @@ def broadcast_global_variables(root_rank):
     return smddp_tf.broadcast_global_variables(root_rank)
 
 
-def _value(tensor):
-    return tensor.numpy() if hasattr(tensor, "numpy") else tensor
-
-
 def allreduce(
     value,
     name=None,
@@ -29,33 +25,31 @@ def allreduce(
     op=None,
     compression=smddp_tf.Compression.none,
 ):
-    """smddp_tf.allreduce() with this module's argument order; a numpy value in eager mode."""
-    return _value(
-        smddp_tf.allreduce(
-            value,
-            average=average,
-            op=op,
-            name=name,
-            prescale_factor=prescale_factor,
-            postscale_factor=postscale_factor,
-            compression=compression,
-        )
+    """smddp_tf.allreduce() with this module's argument order."""
+    return smddp_tf.allreduce(
+        value,
+        average=average,
+        op=op,
+        name=name,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=compression,
     )
 
 
 def allgather(value, name=None):
-    """smddp_tf.allgather(); a numpy value in eager mode."""
-    return _value(smddp_tf.allgather(value, name=name))
+    """smddp_tf.allgather()."""
+    return smddp_tf.allgather(value, name=name)
 
 
 def broadcast(value, root_rank, name=None):
-    """smddp_tf.broadcast(); a numpy value in eager mode."""
-    return _value(smddp_tf.broadcast(value, root_rank, name=name))
+    """smddp_tf.broadcast()."""
+    return smddp_tf.broadcast(value, root_rank, name=name)
 
 
 def reducescatter(value, name=None, op=smddp_tf.Average):
-    """smddp_tf.reducescatter(); a numpy value in eager mode."""
-    return _value(smddp_tf.reducescatter(value, op=op, name=name))
+    """smddp_tf.reducescatter()."""
+    return smddp_tf.reducescatter(value, op=op, name=name)
 
 
 __getattr__ = refuse_names("horovod.tensorflow.keras", REFUSED)
