@@ -76,6 +76,9 @@ def _horovod():
     # Tensors in eager mode, as of Horovod, whose scripts go on with them.
     for got in (k.allreduce(3.0, "a"), k.broadcast(3.0, 0), k.allgather([3.0])[0]):
         assert got.numpy() == 3.0
+    epoch = k.broadcast(2, 0)
+    assert epoch.dtype == tf.int64 and list(range(1, epoch)) == [1]
+    tf.data.Dataset.range(5).take(epoch)  # as fit(initial_epoch=) of Keras 2 does
 
 
 def _sagemaker():

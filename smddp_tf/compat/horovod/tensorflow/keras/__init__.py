@@ -1,5 +1,7 @@
 """horovod.tensorflow.keras: smddp_tf.keras under its name."""
 
+import numpy as np
+
 import smddp_tf
 import smddp_tf.keras
 from smddp_tf.compat._install import refuse_names
@@ -43,7 +45,9 @@ def allgather(value, name=None):
 
 
 def broadcast(value, root_rank, name=None):
-    """smddp_tf.broadcast()."""
+    """smddp_tf.broadcast(); a Python int as int64, which fit() of Keras 2 takes as an epoch."""
+    if type(value) is int:
+        value = np.int64(value)
     return smddp_tf.broadcast(value, root_rank, name=name)
 
 
