@@ -52,7 +52,10 @@ def gather_and_combine(tensor, op: int, compression, name: str, key, group: Grou
         return ops.broadcast([products], group.ranks[0], f"{name}.products", group)[0]
 
     packed, context = compression.compress(tensor)
-    return compression.decompress(adasum(gather(packed), agree), context)
+    if packed.shape.rank is not None:
+        return compression.decompress(adasum(gather(packed), agree), context)
+    flat = adasum(gather(tf.reshape(packed, [-1])), agree)  # what is stacked has a known rank
+    return compression.decompress(tf.reshape(flat, tf.shape(packed)), context)
 
 
 def bypasses_plan(op: int, compression) -> bool:

@@ -8,7 +8,7 @@ def reducescatter(
     tensors: list, op: int, prescale: float, postscale: float, name: str, group: Group
 ) -> list:
     """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
-    own = [[_own_rows(t.shape[0], group), *t.shape.as_list()[1:]] for t in tensors]
+    own = [_own_shape(t.shape, group) for t in tensors]
     outputs = emit_reduction(
         "reducescatter",
         tensors,
@@ -22,6 +22,11 @@ def reducescatter(
     for output, shape in zip(outputs, own, strict=True):
         output.set_shape(shape)
     return outputs
+
+
+def _own_shape(shape, group: Group):
+    """The shape of this rank's part; None if not even the rank is known."""
+    return shape.rank and [_own_rows(shape[0], group), *shape.as_list()[1:]]
 
 
 def _own_rows(rows, group: Group):

@@ -133,7 +133,31 @@ def _allgather():
     equal(tape.gradient(y, z), total / size, "averaged, as in Horovod")
 
 
+def _of_unknown_rank():
+    """As what numpy_function() and py_function() return."""
+
+    @tf.function
+    def collectives():
+        x = tf.numpy_function(lambda: np.full([2 * size], rank + 1, np.float32), [], tf.float32)
+        assert x.shape.rank is None
+        sums = hvd.allreduce(x, op=hvd.Sum), hvd.reducescatter(x, op=hvd.Sum)
+        adasum = hvd.allreduce(x * 0 + 1, op=hvd.Adasum)  # of equal vectors, that vector
+        rows = hvd.allgather(x), hvd.alltoall(x), hvd.broadcast(x, 1)
+        return *sums, adasum, *[row[0] if isinstance(row, tuple) else row for row in rows]
+
+    every = np.repeat(np.arange(1, size + 1), 2)
+    wanted = ([total] * 2 * size, [total] * 2, [1] * 2 * size, np.repeat(every, size), every)
+    for got, want in zip(collectives(), (*wanted, [2] * 2 * size), strict=True):
+        equal(got, want, "unknown rank")
+        assert got.shape == np.shape(want)
+
+    with raises((ValueError, tf.errors.InvalidArgumentError), "reducescatter"):
+        scalar = tf.function(lambda: hvd.reducescatter(tf.numpy_function(float, [], tf.double)))
+        scalar()
+
+
 def movement_and_gradients():
+    _of_unknown_rank()
     for way, wrap in WAYS.items():
         _broadcasts_and_gradients(way, wrap)
     _allgather()
