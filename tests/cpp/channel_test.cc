@@ -136,7 +136,7 @@ TEST(AnOperationOfARemovedSetBreaksNothingElse) {
     status = Everybody(*communicator)->Run(Sum(&value, "all"));
     EXPECT(status.ok(), status.message());
     EXPECT_EQ(value, 3.0f);
-    communicator->Leave(status.ok() ? false : true);
+    communicator->Leave(!status.ok());
   });
 }
 
