@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -229,24 +228,4 @@ TEST(OnlyTheLaunchersProcessesAreLetIn) {
   EXPECT_EQ(ReadersUnder("1", 1), 0);  // all of a container, or of a machine
   EXPECT_EQ(ReadersUnder("1", 0), 0);
   for (const char* scope : {"", "0", "2", "3"}) EXPECT_EQ(ReadersUnder(scope, 4711), 0);
-}
-
-// ---- signals ------------------------------------------------------------------------------------
-
-TEST(MemoryIsReservedAlthoughSignalsCome) {
-  struct sigaction action = {}, before = {};
-  action.sa_handler = [](int) {};
-  action.sa_flags = SA_RESTART;  // as a profiler's
-  sigaction(SIGPROF, &action, &before);
-  itimerval often = {{0, 200}, {0, 200}}, never = {};
-  ::setitimer(ITIMER_PROF, &often, nullptr);
-  for (int i = 0; i < 20; ++i) {
-    smddp::Segment segment;
-    constexpr size_t kBytes = 64 << 20;
-    ASSERT(segment.Create(kBytes).ok());
-    Status status = segment.Commit({0, kBytes});
-    EXPECT(status.ok(), status.message());
-  }
-  ::setitimer(ITIMER_PROF, &never, nullptr);
-  sigaction(SIGPROF, &before, nullptr);
 }

@@ -90,7 +90,10 @@ class Gpu {
   CudaDevice* device() const { return device_; }
   const CompressKernels* kernels() const { return kernels_; }
   void* stream() const { return stream_; }
-  void Wait() const { EXPECT_EQ(device_->driver().StreamSynchronize(stream_), kCudaSuccess); }
+  void Wait() const {
+    CudaDevice::Current current(device_);
+    EXPECT_EQ(device_->driver().StreamSynchronize(stream_), kCudaSuccess);
+  }
   // Calls enqueue(stream), and waits.
   template <typename Enqueue>
   void Run(Enqueue&& enqueue) const {

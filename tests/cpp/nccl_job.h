@@ -159,6 +159,15 @@ inline void SumOnTwoRanks(NcclJob* job, int tensors) {
   });
 }
 
+// A sum of which rank 2 has another shape; checks that all ranks say so, and have changed nothing.
+inline void RunMismatched(RankSet* set, int rank) {
+  auto one = FloatSum(rank, rank == 2 ? 101 : 100);
+  Status status = set->Run(one->request);
+  EXPECT(status.code() == Code::kMismatch && status.message().find("[101]") != std::string::npos,
+         status.message());
+  EXPECT(one->At(0, 0) == rank, "a tensor was changed");
+}
+
 // Whose reductions are exact in every dtype, but for the averages of floats over some sizes.
 inline double SmallNumber(int rank, size_t i) {
   return static_cast<double>((i + static_cast<size_t>(rank)) % 3 + 1);

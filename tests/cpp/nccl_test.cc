@@ -103,7 +103,7 @@ TEST(NcclReducesTensorsOfGpus) {
     EXPECT_EQ(unpacks.count(), shape.size * requests);
     EXPECT_EQ(job.group(0)->stats().collectives, static_cast<uint64_t>(requests));
     EXPECT_EQ(job.group(0)->stats().packed, static_cast<uint64_t>(requests));
-    EXPECT_EQ(job.group(0)->stats().library, std::string("2.27.7"));
+    EXPECT_EQ(job.group(0)->stats().library, std::string("2.32.3"));
   }
 }
 

@@ -1,13 +1,16 @@
 // A libcuda.so.1 without a GPU: devices whose memory is memory.h's, and whose streams are threads
-// that dawdle. It checks what a real driver would: that a context is current, that addresses
-// are on the right side, and that handles are its own.
+// that dawdle. It checks what a real driver would: that it was initialized, that a context is
+// current, and no longer when the thread ends; that addresses are on the right side, flags are
+// known and handles are its own, and of the current context where they are used together. Where a
+// real one waits for the GPU, this one does (allocations.cc).
 //
 // FAKE_CUDA_DELAY=N    each piece of work takes up to N microseconds
 // FAKE_CUDA_FAIL=N     from the Nth copy on, counted from 1, the device is broken
-// FAKE_CUDA_NO_HOST=1  no pinned memory is left
-// FAKE_CUDA_NO_MEMORY=1  no memory of the device is left
+// FAKE_CUDA_NO_HOST=1  no pinned memory is left (allocations.cc)
+// FAKE_CUDA_NO_MEMORY=1  no memory of the device is left (allocations.cc)
 // FAKE_CUDA_NO_MODULES=1  no kernels are taken (kernels.cc)
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
+// FAKE_CUDA_WAITS=1    it waits for the GPU where a real one may, too
 // FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
 // process's
 #include <unistd.h>
@@ -15,6 +18,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -27,32 +31,26 @@
 #include <vector>
 
 #include "memory.h"
+#include "state.h"
 
 namespace {
 
-enum Result {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kOutOfMemory = 2,
-  kNotInitialized = 3,
-  kNoDevice = 100,
-  kInvalidContext = 201,
-  kInvalidHandle = 400,
-  kNotReady = 600,
-  kIllegalAddress = 700,
-};
-
-long Setting(const char* name) {
-  const char* text = std::getenv(name);
-  return text == nullptr ? 0 : std::atol(text);
-}
+using namespace fake_cuda;
 
 std::atomic<bool> initialized{false}, broken{false};
 std::atomic<long> copies{0};
 std::atomic<int> synchronizations{0};
-constexpr int kDevices = 8;
 int the_contexts[kDevices];  // only their addresses count
-thread_local std::vector<void*> contexts;
+
+// A thread that leaves a context behind would break whoever has it next, such as TensorFlow.
+struct Contexts : std::vector<void*> {
+  ~Contexts() {
+    if (empty()) return;
+    std::fprintf(stderr, "fake_cuda: a thread ends with a context that it made current\n");
+    std::abort();
+  }
+};
+thread_local Contexts contexts;
 
 // What an event waits for: set when the stream gets there.
 struct Mark {
@@ -133,17 +131,10 @@ T* Known(std::set<void*>& handles, void* handle) {
   return handles.count(handle) != 0 ? static_cast<T*>(handle) : nullptr;
 }
 
-// What every call may return first.
-int Usable() {
-  if (!initialized) return kNotInitialized;
-  if (broken) return kIllegalAddress;
-  return contexts.empty() ? kInvalidContext : kSuccess;
-}
-
 int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, bool to_device) {
   if (int problem = Usable(); problem != kSuccess) return problem;
   auto* stream = Known<Stream>(Streams(), stream_handle);
-  if (stream == nullptr) return kInvalidHandle;
+  if (stream == nullptr || stream->context != contexts.back()) return kInvalidHandle;
   if ((FakeIsDevice(to) != 0) != to_device || (FakeIsDevice(from) != 0) == to_device) {
     return kInvalidValue;
   }
@@ -155,11 +146,60 @@ int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, boo
   return kSuccess;
 }
 
+int WaitFor(const std::vector<std::shared_ptr<Mark>>& ends) {
+  for (const auto& end : ends) end->Wait();
+  return broken ? kIllegalAddress : kSuccess;
+}
+
 }  // namespace
+
+namespace fake_cuda {
+
+long Setting(const char* name) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? 0 : std::atol(text);
+}
+
+int Usable() {
+  if (!initialized) return kNotInitialized;
+  if (contexts.empty()) return kInvalidContext;
+  return broken ? kIllegalAddress : kSuccess;
+}
+
+void* CurrentContext() { return contexts.empty() ? nullptr : contexts.back(); }
+
+int DeviceOf(const void* context) {
+  return static_cast<int>(static_cast<const int*>(context) - the_contexts);
+}
+
+void* ContextOfStream(const void* handle) {
+  auto* stream = Known<Stream>(Streams(), const_cast<void*>(handle));
+  return stream == nullptr ? nullptr : stream->context;
+}
+
+int WaitForContext() {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  std::vector<std::shared_ptr<Mark>> ends;
+  {
+    std::lock_guard<std::mutex> lock(handles_mutex);
+    for (void* handle : Streams()) {
+      auto* stream = static_cast<Stream*>(handle);
+      if (stream->context == contexts.back()) ends.push_back(stream->End());
+    }
+  }
+  return WaitFor(ends);
+}
+
+void WaitPerhaps() {
+  if (Setting("FAKE_CUDA_WAITS") != 0) WaitForContext();
+}
+
+}  // namespace fake_cuda
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT int cuInit(unsigned) {
+EXPORT int cuInit(unsigned flags) {
+  if (flags != 0) return kInvalidValue;
   if (Setting("FAKE_CUDA_NO_GPU") != 0) return kNoDevice;
   initialized = true;
   return kSuccess;
@@ -174,17 +214,20 @@ EXPORT int cuGetErrorString(int error, const char** text) {
 
 EXPORT int cuPointerGetAttribute(void* value, int attribute, const void* address) {
   constexpr int kDeviceOrdinal = 9;
+  if (!initialized) return kNotInitialized;
   if (attribute != kDeviceOrdinal || FakeIsDevice(address) == 0) return kInvalidValue;
   *static_cast<int*>(value) = FakeDeviceOf(address);
   return kSuccess;
 }
 
 EXPORT int cuDeviceGet(int* device, int ordinal) {
+  if (!initialized) return kNotInitialized;
   *device = ordinal;
   return ordinal >= 0 && ordinal < kDevices ? kSuccess : kInvalidValue;
 }
 
 EXPORT int cuDeviceGetUuid(void* uuid, int device) {
+  if (!initialized) return kNotInitialized;
   constexpr size_t kBytes = 16;
   std::memset(uuid, 0, kBytes);
   long number = Setting("FAKE_CUDA_UUID");
@@ -217,16 +260,13 @@ EXPORT int cuCtxGetCurrent(void** context) {
   return kSuccess;
 }
 
-EXPORT int FakeWaitForAll() {
-  if (int problem = Usable(); problem != kSuccess) return problem;
-  std::vector<std::shared_ptr<Mark>> ends;
-  {
-    std::lock_guard<std::mutex> lock(handles_mutex);
-    for (void* stream : Streams()) ends.push_back(static_cast<Stream*>(stream)->End());
-  }
-  for (const auto& end : ends) end->Wait();
-  return broken ? kIllegalAddress : kSuccess;
+EXPORT int cuCtxGetDevice(int* device) {
+  if (contexts.empty()) return kInvalidContext;
+  *device = DeviceOf(contexts.back());
+  return kSuccess;
 }
+
+EXPORT int FakeWaitForAll() { return WaitForContext(); }
 
 EXPORT int cuCtxSynchronize() {
   ++synchronizations;
@@ -235,8 +275,10 @@ EXPORT int cuCtxSynchronize() {
 
 EXPORT int FakeSynchronizations() { return synchronizations; }
 
-EXPORT int cuStreamCreate(void** stream, unsigned) {
+EXPORT int cuStreamCreate(void** stream, unsigned flags) {
   if (int problem = Usable(); problem != kSuccess) return problem;
+  constexpr unsigned kFlags = 1;
+  if (flags > kFlags) return kInvalidValue;
   *stream = new Stream();
   std::lock_guard<std::mutex> lock(handles_mutex);
   Streams().insert(*stream);
@@ -244,14 +286,16 @@ EXPORT int cuStreamCreate(void** stream, unsigned) {
 }
 
 EXPORT int cuStreamSynchronize(void* handle) {
+  if (int problem = Usable(); problem != kSuccess && problem != kIllegalAddress) return problem;
   auto* stream = Known<Stream>(Streams(), handle);
   if (stream == nullptr) return kInvalidHandle;
   stream->End()->Wait();
   return broken ? kIllegalAddress : kSuccess;
 }
 
-EXPORT int cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned) {
+EXPORT int cuStreamWaitEvent(void* stream_handle, void* event_handle, unsigned flags) {
   if (int problem = Usable(); problem != kSuccess) return problem;
+  if (flags != 0) return kInvalidValue;
   auto* stream = Known<Stream>(Streams(), stream_handle);
   auto* event = Known<Event>(Events(), event_handle);
   if (stream == nullptr || event == nullptr) return kInvalidHandle;
@@ -271,12 +315,14 @@ EXPORT int FakeLaunch(void* handle, void (*work)(void*), void* argument) {
   return kSuccess;
 }
 
-EXPORT int FakeIsStream(const void* handle) {
-  return Known<Stream>(Streams(), const_cast<void*>(handle)) != nullptr ? 1 : 0;
-}
+EXPORT int FakeIsStream(const void* handle) { return ContextOfStream(handle) != nullptr ? 1 : 0; }
 
-EXPORT int cuEventCreate(void** event, unsigned) {
+EXPORT void* FakeStreamContext(const void* handle) { return ContextOfStream(handle); }
+
+EXPORT int cuEventCreate(void** event, unsigned flags) {
   if (int problem = Usable(); problem != kSuccess) return problem;
+  constexpr unsigned kFlags = 1 | 2 | 4;
+  if (flags > kFlags) return kInvalidValue;
   *event = new Event();
   std::lock_guard<std::mutex> lock(handles_mutex);
   Events().insert(*event);
@@ -294,6 +340,7 @@ EXPORT int cuEventRecord(void* event_handle, void* stream_handle) {
 }
 
 EXPORT int cuEventSynchronize(void* handle) {
+  if (int problem = Usable(); problem != kSuccess && problem != kIllegalAddress) return problem;
   auto* event = Known<Event>(Events(), handle);
   if (event == nullptr) return kInvalidHandle;
   if (event->mark != nullptr) event->mark->Wait();
@@ -308,36 +355,10 @@ EXPORT int cuEventQuery(void* handle) {
 }
 
 EXPORT int cuEventDestroy_v2(void* handle) {
+  if (int problem = Usable(); problem != kSuccess && problem != kIllegalAddress) return problem;
   std::lock_guard<std::mutex> lock(handles_mutex);
   if (Events().erase(handle) == 0) return kInvalidHandle;
   delete static_cast<Event*>(handle);
-  return kSuccess;
-}
-
-EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
-  if (int problem = Usable(); problem != kSuccess) return problem;
-  if (Setting("FAKE_CUDA_NO_HOST") != 0) return kOutOfMemory;
-  constexpr size_t kPage = 4096;
-  *memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
-  return *memory != nullptr ? kSuccess : kOutOfMemory;
-}
-
-EXPORT int cuMemFreeHost(void* memory) {
-  std::free(memory);
-  return kSuccess;
-}
-
-EXPORT int cuMemAlloc_v2(void** address, size_t bytes) {
-  if (int problem = Usable(); problem != kSuccess) return problem;
-  if (Setting("FAKE_CUDA_NO_MEMORY") != 0) return kOutOfMemory;
-  auto device = static_cast<int*>(contexts.back()) - the_contexts;
-  *address = FakeAllocateOn(static_cast<int>(device), bytes);
-  return kSuccess;
-}
-
-EXPORT int cuMemFree_v2(void* address) {
-  if (FakeIsDevice(address) == 0) return kInvalidValue;
-  FakeFree(address);
   return kSuccess;
 }
 

@@ -1,6 +1,7 @@
 // Modules and launches of the fake driver: kernels are those of kernels.h, and run on a stream's
 // thread. A module is taken for ours if it looks like what nvcc makes; any other has no code for
-// this device.
+// this device. As with the real one, a module and its functions belong to the context that was
+// current when it was loaded, and are launched in streams of that only.
 #include "kernels.h"
 
 #include <cstdint>
@@ -9,29 +10,38 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "memory.h"
+#include "state.h"
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-EXPORT int cuCtxGetCurrent(void** context);
-
 namespace {
 
-enum Result {
-  kSuccess = 0,
-  kInvalidValue = 1,
-  kInvalidContext = 201,
-  kNoBinary = 209,
-  kNotFound = 500
-};
+using namespace fake_cuda;
 
 constexpr uint32_t kFatBinary = 0xba55ed50;  // what nvcc's files begin with
 
-char the_module;  // only its address counts
+struct Module {
+  void* context;
+};
+struct Function {
+  const FakeKernel* kernel;
+  void* context;
+};
 
-std::mutex mutex;
+std::mutex mutex;  // protects the three below
+std::set<void*>& Modules() {
+  static auto* modules = new std::set<void*>();
+  return *modules;
+}
+std::map<std::pair<const void*, std::string>, Function>& Functions() {
+  static auto* functions = new std::map<std::pair<const void*, std::string>, Function>();
+  return *functions;
+}
 std::map<std::string, int>& Launches() {
   static auto* launches = new std::map<std::string, int>();
   return *launches;
@@ -48,9 +58,13 @@ void Run(void* argument) {
   launched->kernel->run(launched->args, launched->blocks);
 }
 
-bool HasContext() {
-  void* context = nullptr;
-  return cuCtxGetCurrent(&context) == kSuccess && context != nullptr;
+const FakeKernel* Find(const char* name) {
+  for (const std::vector<FakeKernel>* some : {&FakePackKernels(), &FakeCompressKernels()}) {
+    for (const FakeKernel& kernel : *some) {
+      if (kernel.name == name) return &kernel;
+    }
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -65,33 +79,43 @@ EXPORT int FakeLaunches(const char* name) {
 }
 
 EXPORT int cuModuleLoadData(void** module, const void* image) {
-  if (!HasContext()) return kInvalidContext;
+  if (int problem = Usable(); problem != kSuccess) return problem;
   uint32_t begin;
   std::memcpy(&begin, image, sizeof begin);
   if (begin != kFatBinary || std::getenv("FAKE_CUDA_NO_MODULES") != nullptr) return kNoBinary;
-  *module = &the_module;
+  WaitPerhaps();
+  *module = new Module{CurrentContext()};
+  std::lock_guard<std::mutex> lock(mutex);
+  Modules().insert(*module);
   return kSuccess;
 }
 
 EXPORT int cuModuleGetFunction(void** function, void* module, const char* name) {
-  if (module != &the_module) return kInvalidValue;
-  for (const std::vector<FakeKernel>* some : {&FakePackKernels(), &FakeCompressKernels()}) {
-    for (const FakeKernel& kernel : *some) {
-      if (kernel.name != name) continue;
-      *function = const_cast<FakeKernel*>(&kernel);
-      return kSuccess;
-    }
-  }
-  return kNotFound;
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (Modules().count(module) == 0) return kInvalidHandle;
+  const FakeKernel* kernel = Find(name);
+  if (kernel == nullptr) return kNotFound;
+  Function& made = Functions()[{module, name}];
+  made = {kernel, static_cast<Module*>(module)->context};
+  *function = &made;
+  return kSuccess;
 }
 
-EXPORT int cuLaunchKernel(void* function, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
-                          unsigned threads, unsigned threads_y, unsigned threads_z, unsigned,
-                          void* stream, void** parameters, void**) {
-  if (!HasContext()) return kInvalidContext;
-  auto* kernel = static_cast<const FakeKernel*>(function);
+EXPORT int cuLaunchKernel(void* handle, unsigned blocks, unsigned blocks_y, unsigned blocks_z,
+                          unsigned threads, unsigned threads_y, unsigned threads_z,
+                          unsigned shared_bytes, void* stream, void** parameters, void** extra) {
+  if (int problem = Usable(); problem != kSuccess) return problem;
+  constexpr unsigned kMostBlocks = 0x7fffffff;
+  auto* function = static_cast<const Function*>(handle);
+  bool here = function->context == CurrentContext() && ContextOfStream(stream) == function->context;
+  if (!here) return kInvalidHandle;
+  const FakeKernel* kernel = function->kernel;
   bool flat = blocks_y == 1 && blocks_z == 1 && threads_y == 1 && threads_z == 1;
-  if (!flat || blocks == 0 || threads != kernel->threads) return kInvalidValue;
+  if (!flat || blocks == 0 || blocks > kMostBlocks || threads != kernel->threads ||
+      shared_bytes != 0 || extra != nullptr) {
+    return kInvalidValue;
+  }
   auto launched = std::make_unique<Launched>();
   launched->kernel = kernel;
   std::memcpy(launched->args.bytes, parameters[0], kernel->bytes);

@@ -70,3 +70,8 @@ int FakeDeviceOf(const void* address) {
 }
 
 int FakeIsDevice(const void* address) { return FakeDeviceOf(address) >= 0 ? 1 : 0; }
+
+int FakeBegins(const void* address) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return Regions().count(reinterpret_cast<uintptr_t>(address)) != 0 ? 1 : 0;
+}

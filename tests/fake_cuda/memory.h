@@ -14,6 +14,8 @@ void FakeFree(void* address);
 char* FakeBytes(const void* address);
 int FakeIsDevice(const void* address);
 int FakeDeviceOf(const void* address);  // -1: the host's
+// Whether an allocation of device memory begins there.
+int FakeBegins(const void* address);
 
 // Makes the device forget that it is broken (driver.cc).
 void FakeRepair(void);
@@ -23,8 +25,10 @@ int FakeLaunches(const char* name);
 int FakeLaunch(void* stream, void (*work)(void*), void* argument);
 // Whether something is a stream of the driver's.
 int FakeIsStream(const void* handle);
-// Waits for all that the devices have to do, as cuCtxSynchronize() does; how often that was called
-// in this process.
+// The context of a stream; null if there is no such stream.
+void* FakeStreamContext(const void* handle);
+// Waits for all that the current context's device has to do, as cuCtxSynchronize() does; how often
+// that was called in this process.
 int FakeWaitForAll(void);
 int FakeSynchronizations(void);
 

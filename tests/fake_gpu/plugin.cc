@@ -118,6 +118,7 @@ void CreateEvent(const SP_Device*, SP_Event* event, TF_Status* status) {
   Check(cuEventCreate(&(*event)->handle, 2), status);
 }
 void DestroyEvent(const SP_Device*, SP_Event event) {
+  Current current;
   cuEventDestroy_v2(event->handle);
   delete event;
 }
@@ -141,13 +142,16 @@ void StreamStatus(const SP_Device*, SP_Stream, TF_Status* status) {
   TF_SetStatus(status, TF_OK, "");
 }
 SE_EventStatus EventStatus(const SP_Device*, SP_Event event) {
+  Current current;
   cuEventSynchronize(event->handle);
   return SE_EVENT_COMPLETE;
 }
 void BlockForEvent(const SP_Device*, SP_Event event, TF_Status* status) {
+  Current current;
   Check(cuEventSynchronize(event->handle), status);
 }
 void BlockUntilDone(const SP_Device*, SP_Stream stream, TF_Status* status) {
+  Current current;
   Check(cuStreamSynchronize(stream), status);
 }
 void SynchronizeAll(const SP_Device*, TF_Status* status) {

@@ -49,6 +49,7 @@ enum class Kind : int {
 // In the file that the ranks share.
 struct Member {
   std::atomic<uint64_t> written, read;
+  char gpu[16];  // its uuid
   uint64_t count;
   int dtype, op, root;
   Kind kind;
@@ -80,6 +81,8 @@ inline void Dawdle() {
 
 struct Comm {
   int rank = 0, size = 0;
+  void* context = nullptr;  // of its GPU
+  char gpu[16] = {};
   std::string path;
   Meeting* meeting = nullptr;
   std::atomic<int> state{kInProgress};  // of the last call
@@ -124,6 +127,7 @@ struct Call {
   bool scaled;
   double scalar;
   int64_t in_at = -1, out_at = -1;  // see Member
+  bool heedless = false;            // it does not stop when its communicator is aborted
 
   // Elements of this rank's arrays.
   uint64_t Inputs() const {
@@ -142,9 +146,9 @@ struct Call {
 };
 
 // False if the communicator was aborted first.
-inline bool Await(const Comm& comm, const std::function<bool()>& reached) {
+inline bool Await(const Comm& comm, const std::function<bool()>& reached, bool heedless = false) {
   while (!reached()) {
-    if (comm.aborted) return false;
+    if (comm.aborted && !heedless) return false;
     usleep(kPoll);
   }
   return true;
@@ -207,10 +211,11 @@ bool RunChunk(const Call& call, uint64_t begin, uint64_t n) {
   Member& own = members[comm.rank];
   uint64_t step = comm.step + 1;
   auto all = [&](std::atomic<uint64_t> Member::* counter) {
-    return Await(comm, [&, counter] {
+    auto reached = [&, counter] {
       return std::all_of(members, members + comm.size,
                          [&](const Member& member) { return member.*counter >= step; });
-    });
+    };
+    return Await(comm, reached, call.heedless);
   };
   Stage<T>(call, begin, n);
   comm.step = step;

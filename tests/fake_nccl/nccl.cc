@@ -1,7 +1,9 @@
 // A libnccl.so.2 without a GPU, on the driver in ../fake_cuda: its "kernels" run on that driver's
 // streams and meet the other ranks', threads or processes, in a file that they map. As with the
 // real one, calls of a non-blocking communicator take effect late, nothing may be called meanwhile,
-// and a kernel waits for its peers for ever unless its communicator is aborted.
+// and a kernel waits for its peers for ever unless its communicator is aborted, which waits for the
+// kernels; no two ranks may have one GPU, a group with a bad call does nothing, and streams are the
+// communicator's GPU's.
 //
 // FAKE_NCCL_VERSION=N       the version that it has
 // FAKE_NCCL_DELAY=N         what is done in the background takes up to N microseconds longer
@@ -10,6 +12,7 @@
 // FAKE_NCCL_HANG=R          the kernels of rank R do nothing
 // FAKE_NCCL_FAIL=R          the kernels of rank R end in an asynchronous error
 // FAKE_NCCL_NO_WINDOWS=1    it has no use for windows
+// FAKE_NCCL_NO_BUFFERS=1    nor for buffers, as with NCCL_LOCAL_REGISTER=0
 // FAKE_NCCL_FAIL_REGISTER=R rank R cannot register memory
 #include "nccl.h"
 
@@ -34,6 +37,8 @@
 #include "memory.h"
 
 extern "C" int cuCtxGetCurrent(void** context);
+extern "C" int cuCtxGetDevice(int* device);
+extern "C" int cuDeviceGetUuid(void* uuid, int device);
 
 namespace {
 
@@ -44,10 +49,13 @@ constexpr int kFirstOwnOp = 5;
 struct UniqueId {
   char internal[128];
 };
+// As of 2.18.
 struct Config {
   size_t size;
   unsigned magic, version;
-  int blocking;
+  int blocking, cga_cluster_size, min_ctas, max_ctas;
+  const char* net_name;
+  int split_share;
 };
 
 std::mutex mutex;  // protects the two below
@@ -72,7 +80,16 @@ struct Kernel {
   void* argument;
 };
 thread_local int depth = 0;
+thread_local int group_error = kSuccess;
 thread_local std::vector<Enqueued> group;
+
+bool SharesItsGpu(const Comm& comm) {
+  for (int r = 0; r < comm.size; ++r) {
+    bool same = std::memcmp(comm.meeting->members[r].gpu, comm.gpu, sizeof comm.gpu) == 0;
+    if (same && r != comm.rank) return true;
+  }
+  return false;
+}
 
 void Connect(const Handle& comm) {
   Dawdle();
@@ -92,11 +109,12 @@ void Connect(const Handle& comm) {
     return;
   }
   comm->meeting = static_cast<Meeting*>(memory);
+  std::memcpy(comm->meeting->members[comm->rank].gpu, comm->gpu, sizeof comm->gpu);
   bool all = Await(*comm, [&] { return !hangs(); });
   if (all) ++comm->meeting->arrived;
   all = all && Await(*comm, [&] { return comm->meeting->arrived == comm->size; });
   if (all) unlink(comm->path.c_str());
-  comm->state = all ? kSuccess : kInternalError;
+  comm->state = !all ? kInternalError : SharesItsGpu(*comm) ? kInvalidUsage : kSuccess;
 }
 
 }  // namespace
@@ -119,7 +137,7 @@ bool HasContext() {
   return cuCtxGetCurrent(&context) == 0 && context != nullptr;
 }
 
-int Version() { return static_cast<int>(Setting("FAKE_NCCL_VERSION", 22707)); }
+int Version() { return static_cast<int>(Setting("FAKE_NCCL_VERSION", 23203)); }
 
 }  // namespace fake_nccl
 
@@ -155,11 +173,14 @@ EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, 
   Count("ncclCommInitRankConfig");
   constexpr unsigned kMagic = 0xcafebeef;
   constexpr unsigned kLeast = 21800;
-  if (config->magic != kMagic || config->version < kLeast || config->blocking != 0 ||
-      size > kMostRanks || rank >= size || !HasContext()) {
+  int gpu = 0;
+  if (config->size != sizeof(Config) || config->magic != kMagic || config->version < kLeast ||
+      config->blocking != 0 || size > kMostRanks || rank >= size || cuCtxGetDevice(&gpu) != 0) {
     return kInvalidArgument;
   }
   auto made = std::make_shared<Comm>();
+  cuCtxGetCurrent(&made->context);
+  cuDeviceGetUuid(made->gpu, gpu);
   made->rank = rank;
   made->size = size;
   made->path = id.internal;
@@ -194,7 +215,8 @@ EXPORT int ncclCommFinalize(void* handle) {
 EXPORT int ncclCommDestroy(void* handle) {
   Count("ncclCommDestroy");
   Handle comm = Find(handle);
-  if (comm != nullptr && ForgetRegistered(comm.get())) Count("destroyed while registered");
+  if (comm == nullptr || comm->state == kInProgress) return kInvalidArgument;
+  if (ForgetRegistered(comm.get())) Count("destroyed while registered");
   std::lock_guard<std::mutex> lock(mutex);
   return Comms().erase(handle) == 1 ? kSuccess : kInvalidArgument;
 }
@@ -204,6 +226,7 @@ EXPORT int ncclCommAbort(void* handle) {
   Handle comm = Find(handle);
   if (comm == nullptr) return kInvalidArgument;
   comm->aborted = true;
+  while (comm->kernels > 0) usleep(kPoll);
   ForgetRegistered(comm.get());
   unlink(comm->path.c_str());
   std::lock_guard<std::mutex> lock(mutex);
@@ -250,8 +273,9 @@ bool IsOnDevice(const void* array, uint64_t count, int dtype) {
   return bytes == 0 || (FakeIsDevice(first) != 0 && FakeIsDevice(first + bytes - 1) != 0);
 }
 
-int Enqueue(const char* function, Call call, void* stream) {
-  bool usable = call.comm != nullptr && call.comm->state == kSuccess && HasContext();
+int TryToEnqueue(const char* function, Call call, void* stream) {
+  bool usable = call.comm != nullptr && call.comm->state == kSuccess && HasContext() &&
+                FakeStreamContext(stream) == call.comm->context;
   if (depth == 0 || !usable || call.root < 0 || call.root >= call.comm->size || call.count == 0 ||
       !WithDType(
           call.dtype, [](auto) {}) ||
@@ -275,6 +299,12 @@ int Enqueue(const char* function, Call call, void* stream) {
   Count(function);
   group.push_back({new Call(std::move(call)), stream});
   return kSuccess;
+}
+
+int Enqueue(const char* function, const Call& call, void* stream) {
+  int result = TryToEnqueue(function, call, stream);
+  if (result != kSuccess) group_error = result;
+  return result;
 }
 
 }  // namespace
@@ -321,9 +351,15 @@ EXPORT int ncclRecv(void* out, size_t count, int dtype, int peer, void* comm, vo
 
 EXPORT int ncclGroupEnd() {
   constexpr size_t kMostInGroup = 2048;
-  if (--depth > 0 || group.empty()) return kSuccess;
+  if (depth == 0) return kInvalidUsage;
+  if (--depth > 0) return kSuccess;
   std::vector<Enqueued> calls = std::move(group);
   group.clear();
+  if (int error = std::exchange(group_error, kSuccess); error != kSuccess) {
+    for (const Enqueued& one : calls) delete one.call;
+    return error;
+  }
+  if (calls.empty()) return kSuccess;
   Handle comm = calls[0].call->comm;
   std::vector<Kernel> kernels;
   auto exchange = std::make_unique<Exchange>(Exchange{comm, {}});

@@ -1,6 +1,8 @@
 // Memory from NCCL's own allocator, and what communicators do with it. As with the real one,
-// all ranks register a window together, later calls have to wait for that, and a collective in
-// which the ranks' arrays are registered differently, or at different places, is none.
+// all ranks register a window together, later calls have to wait for that, though versions from
+// 2.28 on say at once that it has succeeded, and a collective in which the ranks' arrays are
+// registered differently, or at different places, is none. Before 2.29.7 those in windows wait for
+// their peers even if they are aborted.
 #include <unistd.h>
 
 #include <map>
@@ -16,7 +18,7 @@ extern "C" int cuMemFree_v2(void* address);
 namespace fake_nccl {
 namespace {
 
-constexpr int kBuffers = 21900, kWindows = 22700;
+constexpr int kBuffers = 21900, kWindows = 22700, kSaysSuccess = 22800, kHeeds = 22907;
 constexpr int kSymmetric = 1;
 
 std::mutex mutex;  // protects the two below
@@ -29,13 +31,17 @@ std::map<const void*, int>& Registered() {  // by how many communicators
   return *registered;
 }
 
-int64_t Place(const Comm& comm, const void* address, uint64_t bytes) {
+const Comm::Registered* Place(const Comm& comm, const void* address, uint64_t bytes) {
   const char* at = static_cast<const char*>(address);
   for (const auto& [handle, one] : comm.registered) {
-    if (at < one.begin || at + bytes > one.begin + one.bytes) continue;
-    return one.window ? at - one.begin : 0;
+    if (at >= one.begin && at + bytes <= one.begin + one.bytes) return &one;
   }
-  return -1;
+  return nullptr;
+}
+
+int64_t OffsetIn(const Comm::Registered* one, const void* address) {
+  if (one == nullptr) return -1;
+  return one->window ? static_cast<const char*>(address) - one->begin : 0;
 }
 
 bool MayRegister(const Comm& comm, const void* memory, size_t bytes) {
@@ -67,8 +73,12 @@ void Add(Comm* comm, void* memory, size_t bytes, bool window) {
 void Locate(Call* call, uint64_t element) {
   const Comm& comm = *call->comm;
   if (comm.registered.empty()) return;
-  call->in_at = Place(comm, call->in, call->Inputs() * element);
-  call->out_at = Place(comm, call->out, call->Outputs() * element);
+  const Comm::Registered* in = Place(comm, call->in, call->Inputs() * element);
+  const Comm::Registered* out = Place(comm, call->out, call->Outputs() * element);
+  call->in_at = OffsetIn(in, call->in);
+  call->out_at = OffsetIn(out, call->out);
+  bool in_windows = in != nullptr && out != nullptr && in->window && out->window;
+  call->heedless = in_windows && Version() < kHeeds;
   if (call->in_at >= 0) Count("a call with registered memory");
 }
 
@@ -109,6 +119,8 @@ EXPORT int ncclCommRegister(void* comm_handle, void* memory, size_t bytes, void*
     return kInvalidUsage;
   }
   if (Setting("FAKE_NCCL_FAIL_REGISTER", -1) == comm->rank) return kSystemError;
+  *handle = nullptr;
+  if (Setting("FAKE_NCCL_NO_BUFFERS", 0) != 0) return kSuccess;
   Count("ncclCommRegister");
   Add(comm.get(), memory, bytes, false);
   *handle = memory;
@@ -143,7 +155,7 @@ EXPORT int ncclCommWindowRegister(void* comm_handle, void* memory, size_t bytes,
     *window = memory;
     comm->state = kSuccess;
   }).detach();
-  return kInProgress;
+  return Version() >= kSaysSuccess ? kSuccess : kInProgress;
 }
 
 EXPORT int ncclCommWindowDeregister(void* comm, void* window) {

@@ -30,12 +30,12 @@ def test_the_one_of_the_wheel(tmp_path):
     folder = tmp_path / "nvidia/nccl/lib"
     folder.mkdir(parents=True)
     (folder / "libnccl.so.2").symlink_to(FAKE)
-    assert _asked([tmp_path]) == f"True 2.27.7: {folder / 'libnccl.so.2'}"
+    assert _asked([tmp_path]) == f"True 2.32.3: {folder / 'libnccl.so.2'}"
 
 
 def test_another(tmp_path):
     """A path, which has to be right."""
-    assert _asked(SMDDP_NCCL_LIBRARY=str(FAKE)) == f"True 2.27.7: {FAKE}"
+    assert _asked(SMDDP_NCCL_LIBRARY=str(FAKE)) == f"True 2.32.3: {FAKE}"
     missing = tmp_path / "libnccl.so.2"
     said = _asked(SMDDP_NCCL_LIBRARY=str(missing))
     assert said.startswith("False none: ") and str(missing) in said, said

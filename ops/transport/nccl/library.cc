@@ -49,7 +49,9 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->Send, "ncclSend");
   find(&library->Recv, "ncclRecv");
   std::string problem = missing.empty() ? "" : "has no " + missing;
-  constexpr int kBuffers = 21900, kWindows = 22700;
+  // 2.27 has windows already, but until 2.29.7 its kernels for them wait for their peers even when
+  // the communicator is aborted: a rank's death would leave the others' GPUs busy for ever.
+  constexpr int kBuffers = 21900, kWindows = 22907;
   if (library->version >= kBuffers) {
     find(&library->MemAlloc, "ncclMemAlloc");
     find(&library->MemFree, "ncclMemFree");

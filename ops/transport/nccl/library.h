@@ -28,8 +28,8 @@ inline constexpr int kNcclLeast = 21800;            // 2.18.0; major * 10000 + m
 
 inline constexpr int kNcclWindowSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
 
-// What a version can register buffers as: 2.19 as buffers, 2.27 as windows, which are symmetric:
-// collectives use the same part of them on all ranks.
+// What a version registers buffers as here: 2.19 as buffers, 2.29.7 as windows, which are
+// symmetric: collectives use the same part of them on all ranks.
 enum class NcclRegisters { kNothing = 0, kBuffers = 1, kWindows = 2 };
 
 struct NcclUniqueId {

@@ -25,6 +25,12 @@ NcclResult Registration::Begin(void* comm) {
              : library_->CommRegister(comm, memory_.get(), bytes_, &handle_);
 }
 
+bool Registration::FallsBack() {
+  if (handle_ != nullptr || kind_ != NcclRegisters::kWindows) return false;
+  kind_ = NcclRegisters::kBuffers;
+  return library_->CommRegister != nullptr && library_->CommDeregister != nullptr;
+}
+
 void Registration::End(void* comm) {
   if (handle_ == nullptr) return;
   // What may fail here fails after the last collective has ended.

@@ -31,10 +31,13 @@ class Registration {
   const char* function() const;
   // After Begin() has taken effect: NCCL may decide that it cannot make use of it.
   NcclRegisters kind() const { return handle_ != nullptr ? kind_ : NcclRegisters::kNothing; }
+  // Whether it may still be a buffer, as which Begin() then registers it: NCCL has no use for
+  // windows where GPUs cannot access each other's memory, which all ranks know alike.
+  bool FallsBack();
 
  private:
   const std::shared_ptr<const NcclLibrary> library_;
-  const NcclRegisters kind_;
+  NcclRegisters kind_;
   const std::shared_ptr<char> memory_;
   const size_t bytes_;
   void* handle_ = nullptr;

@@ -130,18 +130,23 @@ Status NcclRunner::AsyncError() {
   return fine ? Status() : library_->Failure("asynchronously", error, comm_);
 }
 
-// Waits until the call that returned `result` has taken effect.
+// Waits until the call that returned `result` has taken effect. Success alone does not say that it
+// has: from NCCL 2.28 on ncclCommWindowRegister returns it while the communicator is still at work.
 Status NcclRunner::Settle(const char* function, NcclResult result, double seconds) {
   Deadline deadline(seconds);
   Nap nap;
-  while (result == kNcclInProgress) {
+  if (result != kNcclSuccess && result != kNcclInProgress) {
+    return library_->Failure(function, result, comm_);
+  }
+  for (;;) {
+    NcclResult asked = library_->CommGetAsyncError(comm_, &result);
+    if (asked != kNcclSuccess) return library_->Failure("ncclCommGetAsyncError", asked, comm_);
+    if (result != kNcclInProgress) break;
     if (aborted()) return Aborted();
     if (deadline.Passed()) {
       return {Code::kTimeout, std::string(function) + " has not ended within " + Seconds(seconds)};
     }
     nap.Take();
-    NcclResult asked = library_->CommGetAsyncError(comm_, &result);
-    if (asked != kNcclSuccess) return library_->Failure("ncclCommGetAsyncError", asked, comm_);
   }
   return result == kNcclSuccess ? Status() : library_->Failure(function, result, comm_);
 }
@@ -157,8 +162,11 @@ Status NcclRunner::Connect() {
 // By now all ranks know that all of them have the memory.
 Status NcclRunner::Register() {
   if (registration_ == nullptr) return {};
-  NcclResult result = registration_->Begin(comm_);
-  Status status = Settle(registration_->function(), result, membership_.connect_seconds);
+  Status status;
+  do {
+    NcclResult result = registration_->Begin(comm_);
+    status = Settle(registration_->function(), result, membership_.connect_seconds);
+  } while (status.ok() && registration_->FallsBack());
   registered_ = registration_->kind();
   if (status.ok()) return {};
   return {status.code(), status.message() + "; SMDDP_NCCL_REGISTER=0 does without"};
