@@ -112,23 +112,27 @@ int smddp_topk_select(int dtype, const void* in, const float* kept, int64_t coun
                       int32_t* indices, float* values, float* residual) {
   Status status = CheckTopk(dtype, count, k);
   if (!status.ok()) return Return(status);
-  TopkSelect(static_cast<DType>(dtype), in, kept, static_cast<size_t>(count),
-             static_cast<size_t>(k), indices, values, residual);
-  return SMDDP_OK;
+  return ReturnOf([&]() -> Status {
+    TopkSelect(static_cast<DType>(dtype), in, kept, static_cast<size_t>(count),
+               static_cast<size_t>(k), indices, values, residual);
+    return {};
+  });
 }
 
 int smddp_topk_sum(const int32_t* indices, const float* values, int ranks, int64_t k, float divisor,
                    int dtype, void* out, int64_t count) {
   Status status = CheckTopk(dtype, count, k, ranks);
   if (!status.ok()) return Return(status);
-  return Return(TopkSum(indices, values, static_cast<size_t>(ranks), static_cast<size_t>(k),
-                        divisor, static_cast<DType>(dtype), out, static_cast<size_t>(count)));
+  return ReturnOf([&] {
+    return TopkSum(indices, values, static_cast<size_t>(ranks), static_cast<size_t>(k), divisor,
+                   static_cast<DType>(dtype), out, static_cast<size_t>(count));
+  });
 }
 
 int smddp_gpu_compressors(const void* address) {
   CudaDevice* device = nullptr;
   const CompressKernels* kernels = nullptr;
-  return Return(FindGpu(address, &device, &kernels));
+  return ReturnOf([&] { return FindGpu(address, &device, &kernels); });
 }
 
 int smddp_gpu_int8_quantize(int dtype, const void* in, int64_t count, int8_t* codes, float* scales,
@@ -137,9 +141,10 @@ int smddp_gpu_int8_quantize(int dtype, const void* in, int64_t count, int8_t* co
   if (status.ok()) status = CheckAligned({codes});
   if (!status.ok() || count == 0) return Return(status);
   Int8QuantizeArgs args{in, codes, scales, static_cast<uint64_t>(count)};
-  return Return(OnGpu(codes, stream, [&](const CompressKernels& kernels, void* in_stream) {
+  auto enqueue = [&](const CompressKernels& kernels, void* in_stream) {
     return kernels.Int8Quantize(static_cast<DType>(dtype), args, in_stream);
-  }));
+  };
+  return ReturnOf([&] { return OnGpu(codes, stream, enqueue); });
 }
 
 int smddp_gpu_int8_sum(const int8_t* codes, const float* scales, int ranks, float divisor,
@@ -149,9 +154,10 @@ int smddp_gpu_int8_sum(const int8_t* codes, const float* scales, int ranks, floa
   if (!status.ok() || count == 0) return Return(status);
   Int8SumArgs args{codes,  scales, out, static_cast<uint64_t>(count), static_cast<uint32_t>(ranks),
                    divisor};
-  return Return(OnGpu(out, stream, [&](const CompressKernels& kernels, void* in_stream) {
+  auto enqueue = [&](const CompressKernels& kernels, void* in_stream) {
     return kernels.Int8Sum(static_cast<DType>(dtype), args, in_stream);
-  }));
+  };
+  return ReturnOf([&] { return OnGpu(out, stream, enqueue); });
 }
 
 int64_t smddp_gpu_topk_select_scratch(int64_t count) {
@@ -177,9 +183,10 @@ int smddp_gpu_topk_select(int dtype, const void* in, const float* kept, int64_t 
   args.values = values;
   args.count = static_cast<uint32_t>(count);
   args.k = static_cast<uint32_t>(k);
-  return Return(OnGpu(residual, stream, [&](const CompressKernels& kernels, void* in_stream) {
+  auto enqueue = [&](const CompressKernels& kernels, void* in_stream) {
     return kernels.TopkSelect(static_cast<DType>(dtype), args, scratch, in_stream);
-  }));
+  };
+  return ReturnOf([&] { return OnGpu(residual, stream, enqueue); });
 }
 
 int smddp_gpu_topk_sum(const int32_t* indices, const float* values, int ranks, int64_t k,
@@ -195,8 +202,9 @@ int smddp_gpu_topk_sum(const int32_t* indices, const float* values, int ranks, i
   args.count = static_cast<uint32_t>(count);
   args.k = static_cast<uint32_t>(k);
   args.divisor = divisor;
-  return Return(OnGpu(out, stream, [&](const CompressKernels& kernels, void* in_stream) {
+  auto enqueue = [&](const CompressKernels& kernels, void* in_stream) {
     return kernels.TopkSum(static_cast<DType>(dtype), args, static_cast<uint32_t>(ranks), scratch,
                            in_stream);
-  }));
+  };
+  return ReturnOf([&] { return OnGpu(out, stream, enqueue); });
 }

@@ -31,19 +31,24 @@ Status Await(const std::function<void(Device::Done)>& start) {
 }  // namespace
 
 int smddp_copy_to_host(void* to, const void* from, size_t bytes, void* stream) {
-  CudaDevice* device = nullptr;
-  DevicePoint ready;
-  Status status = CudaDevice::Find(from, &device);
-  if (status.ok()) status = device->Record(stream, &ready);
-  if (!status.ok()) return Return(status);
-  return Return(Await(
-      [&](Device::Done done) { device->CopyToHost({{to, from, bytes}}, ready, std::move(done)); }));
+  return ReturnOf([&] {
+    CudaDevice* device = nullptr;
+    DevicePoint ready;
+    Status status = CudaDevice::Find(from, &device);
+    if (status.ok()) status = device->Record(stream, &ready);
+    if (!status.ok()) return status;
+    return Await([&](Device::Done done) {
+      device->CopyToHost({{to, from, bytes}}, ready, std::move(done));
+    });
+  });
 }
 
 int smddp_copy_from_host(void* to, const void* from, size_t bytes) {
-  CudaDevice* device = nullptr;
-  Status status = CudaDevice::Find(to, &device);
-  if (!status.ok()) return Return(status);
-  return Return(Await(
-      [&](Device::Done done) { device->CopyFromHost({{to, from, bytes}}, std::move(done)); }));
+  return ReturnOf([&] {
+    CudaDevice* device = nullptr;
+    Status status = CudaDevice::Find(to, &device);
+    if (!status.ok()) return status;
+    return Await(
+        [&](Device::Done done) { device->CopyFromHost({{to, from, bytes}}, std::move(done)); });
+  });
 }

@@ -61,6 +61,27 @@ Status RunRequest(const smddp_request& in) {
   return status.ok() ? set->Run(std::move(request)) : status;
 }
 
+// The other ranks wait for this one in what has thrown, so they hear of it.
+Status BreakJob(const std::string& what, const std::exception& error) {
+  Status status = OutOf(error);
+  Communicator* comm = communicator;
+  if (comm == nullptr) return status;
+  std::string rank = "rank " + std::to_string(comm->topology().rank);
+  status = status.Within(rank + " failed in " + what);
+  comm->Break(status, true);
+  return status;
+}
+
+// Return() of what a function returns in which ranks wait for each other.
+template <typename Fn>
+int ReturnOfAll(const char* what, Fn&& fn) {
+  try {
+    return Return(fn());
+  } catch (const std::exception& error) {
+    return Return(BreakJob(what, error));
+  }
+}
+
 // Wraps a C callback for the engine.
 std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
   return [done, argument](const Status& result) {
@@ -73,7 +94,11 @@ std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
 std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set, Parts parts,
                                    smddp_done done, void* argument, Status* problem) {
   auto operation = std::make_unique<Operation>();
-  if (set != nullptr) *problem = ToRequest(request, set->topology(), parts, &operation->request);
+  try {
+    if (set != nullptr) *problem = ToRequest(request, set->topology(), parts, &operation->request);
+  } catch (const std::exception& error) {
+    *problem = BreakJob("a collective", error);
+  }
   operation->done = Tell(done, argument);
   if (problem->ok()) return operation;
   operation->done(*problem);
@@ -224,14 +249,18 @@ int smddp_stats_json(char* buffer, size_t n) {
 int smddp_process_set_add(const int32_t* ranks, int n, int* process_set) {
   Communicator* comm = communicator;
   if (comm == nullptr) return Return(NotInitialized());
-  std::vector<int> sorted(ranks, ranks + n);
-  std::sort(sorted.begin(), sorted.end());
-  return Return(comm->AddSet(sorted, process_set));
+  return ReturnOfAll("add_process_set", [&] {
+    std::vector<int> sorted(ranks, ranks + n);
+    std::sort(sorted.begin(), sorted.end());
+    return comm->AddSet(sorted, process_set);
+  });
 }
 
 int smddp_process_set_remove(int process_set) {
   Communicator* comm = communicator;
-  return Return(comm == nullptr ? NotInitialized() : comm->RemoveSet(process_set));
+  return ReturnOfAll("remove_process_set", [&] {
+    return comm == nullptr ? NotInitialized() : comm->RemoveSet(process_set);
+  });
 }
 
 int smddp_process_set_ranks(int process_set, int32_t* ranks, int n) {
@@ -244,13 +273,16 @@ int smddp_process_set_ranks(int process_set, int32_t* ranks, int n) {
 
 int smddp_agree(const char* text) {
   Communicator* comm = communicator;
-  return Return(comm == nullptr ? NotInitialized() : comm->Agree(text));
+  return ReturnOfAll("an agreement",
+                     [&] { return comm == nullptr ? NotInitialized() : comm->Agree(text); });
 }
 
 int smddp_timeline_start(const char* path) {
   Communicator* comm = communicator;
-  return Return(comm == nullptr ? NotInitialized()
-                                : comm->timeline()->Start(path, comm->topology().rank));
+  return ReturnOf([&] {
+    return comm == nullptr ? NotInitialized()
+                           : comm->timeline()->Start(path, comm->topology().rank);
+  });
 }
 
 int smddp_timeline_stop(void) {
@@ -263,10 +295,12 @@ int smddp_timeline_stop(void) {
 int smddp_join(int* last) {
   Status status;
   std::shared_ptr<RankSet> everybody = FindSet(0, &status);
-  return Return(everybody == nullptr ? status : everybody->Join(last));
+  return ReturnOfAll("join", [&] { return everybody == nullptr ? status : everybody->Join(last); });
 }
 
-int smddp_run(const smddp_request* request) { return Return(RunRequest(*request)); }
+int smddp_run(const smddp_request* request) {
+  return ReturnOfAll("a collective", [&] { return RunRequest(*request); });
+}
 
 void smddp_post(const smddp_request* request, smddp_done done, void* argument) {
   Status status;

@@ -1,6 +1,7 @@
 #include "engine/channel.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>  // for move
 
 #include "core/deadline.h"
@@ -22,6 +23,15 @@ Status NobodyToFollow(int first) {
               "TF1 sessions and of several threads run; call join() there only after all of them"};
 }
 
+// Which of the peers' operations belongs to which of these is not known.
+Status TwoOfAName(const Request& request) {
+  return {Code::kUsage,
+          "two threads run " + request.Title() +
+              " at the same time, so ranks would combine different ones: give each thread's "
+              "collectives names of their own (name=), and map a tf.data.Dataset with collectives "
+              "without num_parallel_calls"};
+}
+
 }  // namespace
 
 Channel::Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
@@ -41,10 +51,22 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   std::lock_guard<std::mutex> lock(mutex_);
   Matching matching = operation->request.matching;
   // With a single thread, an operation has completed before the next one is enqueued.
-  if (!in_plan_order_ && !(queue_.empty() && background_.empty())) matching = Matching::kByName;
+  if (!in_plan_order_ && !(queue_.empty() && background_.empty())) {
+    matching = Matching::kByName;
+    if (ambiguous_.ok() && HasOneLike(operation->request))
+      ambiguous_ = TwoOfAName(operation->request);
+  }
   resources_.threads |= matching != Matching::kInOrder;
   follows_ |= matching == Matching::kByName;
   queue_.push_back(std::move(operation));
+}
+
+bool Channel::HasOneLike(const Request& request) const {
+  return !request.has_joined() &&
+         std::any_of(queue_.begin(), queue_.end(), [&](const auto& operation) {
+           const Request& other = operation->request;
+           return !other.has_joined() && other.Key() == request.Key();
+         });
 }
 
 bool Channel::Pump() {
@@ -55,7 +77,13 @@ bool Channel::Pump() {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
     if (!lock.owns_lock()) return false;
     first = failure_.ok();
-    while (failure_.ok() && (AdvanceBackground(&finished) | AdvanceFront(&finished))) moved = true;
+    try {
+      while (failure_.ok() && (AdvanceBackground(&finished) | AdvanceFront(&finished)))
+        moved = true;
+    } catch (const std::exception& error) {  // out of memory or threads
+      failure_ = {Code::kSystem, error.what()};
+      if (!queue_.empty()) BreakIn(*queue_.front(), &failure_);
+    }
     if (!queue_.empty() || !background_.empty() || !finished.empty()) broken = failure_;
   }
   if (!broken.ok()) {
@@ -73,6 +101,7 @@ bool Channel::AdvanceBackground(Finished* finished) {
   if (background_.empty()) return false;
   Operation* oldest = background_.front().get();
   Progress progress = oldest->collective->Advance();
+  oldest->steps += progress == Progress::kSome;
   if (progress != Progress::kDone) return progress == Progress::kSome;
   Status status = Finish(oldest, NowSeconds());
   finished->emplace_back(std::move(background_.front()), status);
@@ -82,6 +111,11 @@ bool Channel::AdvanceBackground(Finished* finished) {
 
 bool Channel::AdvanceFront(Finished* finished) {
   if (queue_.empty() || !failure_.ok()) return false;
+  if (!ambiguous_.ok()) {
+    Status status = ambiguous_;
+    BreakIn(*queue_.back(), &status);
+    return true;
+  }
   Status status;
   if (follows_ && queue_.front()->collective == nullptr && !FindTurn(&status) && status.ok()) {
     return false;
@@ -97,6 +131,7 @@ bool Channel::AdvanceFront(Finished* finished) {
 
   if (status.ok()) {
     Progress progress = front->collective->Advance();
+    front->steps += progress == Progress::kSome;
     if (progress != Progress::kDone) return MoveToBackground() || progress == Progress::kSome;
     bool fails = !front->collective->status().ok();  // as those before it may have, all at once
     while (fails && failure_.ok() && AdvanceBackground(finished)) continue;
@@ -315,9 +350,10 @@ bool Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
   if (!lock.owns_lock()) return false;
-  // Of those in the background the others cannot end before the oldest.
+  // Of those in the background the others cannot end before the oldest. What the peers' counters
+  // say is of those behind it.
   if (!background_.empty()) {
-    background_.front()->waited += seconds;
+    CountWait(seconds, 0, background_.front().get());
     look(background_.front().get(), background_.front()->collective->Missing());
   }
   if (queue_.empty()) return true;
@@ -325,12 +361,20 @@ bool Channel::Inspect(double seconds,
   bool begun = front->collective != nullptr;
   if (!begun && !follows_) return true;
   if (begun && front->collective->InBackground() && !background_.empty()) return true;
-  front->waited += seconds;
+  // What a peer still does for an earlier operation counts too: it will come to this one.
+  CountWait(seconds, begun ? resources_.shm->Steps(resources_.index) : 0, front);
   // An operation that waits for its turn: the first rank is late, or has begun one that this rank
   // has not.
   look(front,
        begun ? front->collective->Missing() : std::vector<int>{resources_.topology->job_ranks[0]});
   return true;
+}
+
+// `progress`: of the peers.
+void Channel::CountWait(double seconds, uint64_t progress, Operation* operation) const {
+  progress += operation->steps;
+  operation->waited = progress == operation->seen ? operation->waited + seconds : 0;
+  operation->seen = progress;
 }
 
 ChannelStats Channel::Stats() const {

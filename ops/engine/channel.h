@@ -48,7 +48,10 @@ struct Operation {
 
   std::unique_ptr<Collective> collective;  // created when its turn comes
   uint64_t record = 0;                     // its number in the flight recorder
-  double waited = 0;                       // seconds, counted by the monitor
+  uint64_t steps = 0;                      // how often it has made progress
+  // For the monitor: seconds since it saw any, here or of a peer, and all it had seen by then.
+  double waited = 0;
+  uint64_t seen = 0;
   bool warned = false;
 };
 
@@ -107,9 +110,9 @@ class Channel {
   // After Fail, on all ranks in the same order: releases the groups between nodes.
   void Disconnect();
 
-  // For the monitor: adds `seconds` to the waiting time of the operation at the front, if any, and
-  // calls look(operation, missing job ranks). False if another thread, at work on it or
-  // stuck inside MPI, did not let go of the channel within some 20 ms.
+  // For the monitor: adds `seconds` to the waiting time of the operation at the front, if any, or
+  // ends that if there was progress, and calls look(operation, missing job ranks). False if another
+  // thread, at work on it or stuck inside MPI, did not let go of the channel within some 20 ms.
   bool Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   ChannelStats Stats() const;
@@ -125,6 +128,8 @@ class Channel {
   // For ranks that follow: moves the operation whose turn it is to the front; false if it is not
   // yet known or has not arrived.
   bool FindTurn(Status* failure);
+  // Whether another operation of the same name is pending.
+  bool HasOneLike(const Request& request) const;
   bool WaitedForTurn();
   bool NextKey(uint64_t* key, Status* failure);
   bool AskFirstNode(uint64_t* key, Status* failure);
@@ -134,6 +139,7 @@ class Channel {
   void BreakIn(const Operation& operation, Status* status);
   void Trace(const Operation& operation, bool failed, double now) const;
   void Complete(Finished* finished) const;
+  void CountWait(double seconds, uint64_t progress, Operation* operation) const;
   uint32_t JoinRound(uint64_t tickets) const;
   bool FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun);
 
@@ -153,6 +159,7 @@ class Channel {
   mutable std::mutex mutex_;
   Queue queue_;
   Queue background_;  // begun before the front of the queue; they end in this order
+  Status ambiguous_;  // not OK: two pending operations had one name
   Status failure_;
   ChannelStats stats_;
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <utility>  // for move
 
@@ -12,6 +13,7 @@
 #include "engine/connect/binding.h"
 #include "engine/connect/sockets.h"
 #include "engine/farewell.h"
+#include "engine/set_meeting.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
 #include "transport/cuda/compress_kernels.h"
@@ -230,28 +232,36 @@ bool Communicator::IsApart(const std::vector<int>& ranks) const {
 
 Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> changing(changing_);
-  Status status = Agree("add_process_set(" + FormatRanks(ranks) + ")");
+  const std::string what = "add_process_set(" + FormatRanks(ranks) + ")";
+  Status status = Agree(what);
   if (status.ok()) status = CheckNewSet(ranks);
   if (!status.ok()) return status;
   GatherBlocks gather = [this](const void* own, size_t bytes, void* all) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
   std::unique_ptr<Connection> connection;
-  status = ConnectSet(context_.get(), topology(), ranks, gather, &connection);
-  if (!status.ok()) return status;
+  std::optional<SetMeeting> meeting;  // which begins when the ranks have exchanged all else
+  auto problem = [&] {
+    if (!meeting) meeting.emplace(context_->config, *everybody_, what);
+    return meeting->Problem();
+  };
+  status = ConnectSet(context_.get(), topology(), ranks, gather, problem, &connection);
+  if (status.code() == Code::kRemote || status.code() == Code::kTimeout) Break(status, true);
 
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
+  if (!status.ok()) return status;
   if (IsApart(ranks)) context_->turn.SetApart();
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
                                     &timeline_, spin_seconds_,
                                     [this](const Status& why, bool first) { Break(why, first); });
-    set->StartProgress();
   }
   *number = next_number_++;
-  sets_[*number] = {ranks, std::move(set)};
+  sets_[*number] = {ranks, set};
+  // Last, since it throws where threads have run out, and the other ranks have the set.
+  if (set != nullptr) set->StartProgress();
   return {};
 }
 

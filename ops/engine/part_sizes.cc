@@ -60,10 +60,11 @@ Status CheckAlltoall(const std::vector<PartSizes>& all, const std::vector<int>& 
       return {Code::kUsage, who + "a scalar; it takes tensors of at least one dimension"};
     }
     if (!SameRows(sizes, all[0])) {
-      return {Code::kUsage, who + Number(sizes[kNdim]) + " dimensions and " +
-                                Number(sizes[kRowElements]) + " elements a row, rank " +
-                                Number(job_ranks[0]) + " has " + Number(all[0][kNdim]) + " and " +
-                                Number(all[0][kRowElements]) + "; all but the first must agree"};
+      return {Code::kMismatch, who + Number(sizes[kNdim]) + " dimensions and " +
+                                   Number(sizes[kRowElements]) + " elements a row, rank " +
+                                   Number(job_ranks[0]) + " has " + Number(all[0][kNdim]) +
+                                   " and " + Number(all[0][kRowElements]) +
+                                   "; all but the first must agree"};
     }
     std::string problem = SplitsProblem(sizes, static_cast<int64_t>(all.size()));
     if (!problem.empty()) return {Code::kUsage, who + problem};

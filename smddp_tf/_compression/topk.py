@@ -2,7 +2,8 @@
 
 import warnings
 
-from smddp_tf._graph.framework import compressor_ops, tensorflow
+from smddp_tf._compression.ops import compressor_ops
+from smddp_tf._graph.framework import tensorflow
 
 
 class TopKCompressor:
@@ -63,6 +64,16 @@ class TopKCompressor:
             RuntimeWarning,
             stacklevel=2,
         )
+
+    def rescale(self, factor) -> None:
+        """Multiplies what was kept, as the next gradients will be: their loss scale has changed."""
+        tf = tensorflow()
+
+        def multiply():
+            for kept in self.kept.values():
+                kept.assign(kept * factor)
+
+        tf.cond(tf.equal(factor, 1.0), lambda: None, multiply)
 
     def reduce(self, tensor, average: bool, key, gather):
         """Sums (or averages) a floating-point tensor over the ranks; see Int8Compressor.reduce().

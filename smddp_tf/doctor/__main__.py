@@ -7,12 +7,14 @@ exit code is 0 if a job can run, 1 if it would fail.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
@@ -24,6 +26,8 @@ from smddp_tf.launch import command, hosts
 from smddp_tf.launch.machine import this_machine
 
 _CUT = 1500  # characters of a failed job's output to show
+_GRACE_SECONDS = 5  # for a launcher to end its ranks
+_INTERRUPTED = 128 + signal.SIGINT
 
 
 def _arguments() -> argparse.Namespace:
@@ -48,6 +52,31 @@ def _software(quick: bool) -> tuple:
     return versions, findings
 
 
+def _end(launcher: subprocess.Popen) -> None:
+    """Ends a launcher that runs; if it were killed at once, it could not end its ranks."""
+    launcher.terminate()
+    try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            launcher.wait(_GRACE_SECONDS)
+    finally:
+        launcher.kill()
+
+
+def _run(line: Sequence[str], environment: Mapping[str, str], limit: float) -> tuple:
+    """(exit code, stdout, stderr) of a launcher's command, whose ranks end with it.
+
+    Raises:
+      subprocess.TimeoutExpired: it did not end within `limit` seconds.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, env=dict(environment), stdout=pipe, stderr=pipe) as launcher:
+        try:
+            out, err = launcher.communicate(timeout=limit)
+        finally:
+            _end(launcher)
+    return launcher.returncode, out.decode(errors="replace"), err.decode(errors="replace")
+
+
 def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     """(report, findings) of the doctor under mpirun, on this machine."""
     words = [sys.executable, "-m", "smddp_tf.doctor", "--json", "--quick"]
@@ -58,12 +87,9 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     remedy = f"run it yourself: {' '.join(line)}"
     limit = options.timeout + 60
     try:
-        ran = subprocess.run(
-            line, env=dict(environment), capture_output=True, timeout=limit, check=False
-        )
+        code, out, err = _run(line, environment, limit)
     except subprocess.TimeoutExpired:
         return None, [Finding(ERROR, f"{failed}: it did not end within {limit} s", remedy)]
-    out, err = (said.decode(errors="replace") for said in (ran.stdout, ran.stderr))
     for said in out.splitlines():
         if said.startswith('{"ok":'):
             report = json.loads(said)
@@ -72,7 +98,7 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
                 found = [_of_job(one, failed, remedy) for one in found]
             return report["job"], found
     output = (err + out).strip()[:_CUT] or "no output"
-    return None, [Finding(ERROR, f"{failed} with exit code {ran.returncode}:\n{output}", remedy)]
+    return None, [Finding(ERROR, f"{failed} with exit code {code}:\n{output}", remedy)]
 
 
 def _of_job(finding: Finding, failed: str, remedy: str) -> Finding:
@@ -155,11 +181,16 @@ def main() -> int:
     options = _arguments()
     environment = os.environ
     launched = hosts.is_rank(environment)
+    if launched and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        # Python would see it only after the call, in which a rank may wait for others.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         report = (_as_rank if launched else _alone)(options, environment)
     except LibraryError as error:
         found = [Finding(ERROR, str(error))]
         report = {"versions": software.versions(), "mpi": "", "job": None, "findings": found}
+    except KeyboardInterrupt:
+        return _INTERRUPTED
     if launched and _rank(environment) > 0:
         return int(failing(report["findings"]))
     return int(_show(options, report))

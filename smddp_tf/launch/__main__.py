@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch import command, container, hosts, mpi, options, racks, supervise
+from smddp_tf.launch import command, commits, container, hosts, mpi, options, racks, supervise
 from smddp_tf.launch.errors import LaunchError
 from smddp_tf.launch.machine import Machine, this_machine
 
@@ -182,6 +182,12 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     machine = this_machine(environment)
     launcher = mpi.ask(mpi.find(given.mpirun, environment.get("PATH")))
     keeps_order = launcher.keeps_order and not given.srun
+    made = (
+        {}
+        if given.dry_run
+        else commits.new_folder(environment, given.variables, given.max_restarts)
+    )
+    environment = {**environment, **made}
     job = make_job(given, environment, machine, racks.ask(environment) if keeps_order else "")
     if given.tag_output is None and job.ranks > 1 and not os.isatty(1):
         job = dataclasses.replace(job, tag_output=True)
@@ -206,7 +212,9 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     told = {**environment, **command.told(job)}
     if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
         told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
-    return supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
+    outcome = supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
+    commits.finish(made, outcome)
+    return outcome
 
 
 def _as_container(given: argparse.Namespace, environment: Mapping[str, str]) -> int:

@@ -7,13 +7,15 @@ import ctypes
 import dataclasses
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from smddp_tf.launch import keeper
 from smddp_tf.launch.tracebacks import Tracebacks
 
 GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
@@ -98,12 +100,36 @@ def _wait(process, watched) -> bool:
     return deadline is not None
 
 
+@contextlib.contextmanager
+def _kept(job: str) -> Iterator:
+    """Has another process end the job's ranks on this machine if this one is killed meanwhile."""
+    process = subprocess.Popen(
+        [sys.executable, "-S", keeper.__file__, job, str(GRACE_SECONDS)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # what ends this process's group does not end it
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.stdin.close()
+        process.wait(timeout=10)
+
+
 def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:
     """Runs the command once.
 
     Raises:
       OSError: it cannot be started.
     """
+    job = secrets.token_hex(8)
+    with _kept(job):
+        return _run(command, {**environment, keeper.VARIABLE: job}, tagged)
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:
     wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # What nohup and shells ignore stays ignored.
     watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}

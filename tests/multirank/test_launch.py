@@ -1,7 +1,9 @@
 """smddprun and the doctor, as users call them."""
 
+import contextlib
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -187,3 +189,57 @@ def test_doctor_says_that_a_job_would_fail(tmp_path):
     assert "a job of 2 ranks failed" in errors[0]["what"]
     assert str(tmp_path / "libmpi.so") in errors[0]["what"]
     assert "mpirun -np 2" in errors[0]["remedy"]
+
+
+@pytest.mark.parametrize("how", ["alone", "as a rank"])
+def test_doctor_that_is_interrupted(tmp_path, how):
+    """Ctrl-C while its ranks start, or wait for one that does not come: no traceback, no ranks."""
+    pid = tmp_path / "pid"
+    begin = ["sh", "-c", f'echo $$ >{pid}.new && mv {pid}.new {pid} && exec "$@"', "sh", *DOCTOR]
+    if how == "as a rank":
+        begin = [*launcher.mpirun(1), *begin, ":", "-np", "1", "sleep", "60"]
+    process = subprocess.Popen(
+        list(map(str, begin)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=launcher.environment({**WITH_MPIRUN, "SMDDP_TEST_DOCTOR": str(pid)}),
+        start_new_session=True,
+        # Of what a shell runs in the background it is ignored, and so of these tests perhaps.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while not (pid.exists() and _starts_mpirun(pid)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0 if how == "alone" else 3)  # a rank soon waits for the other
+        os.kill(int(pid.read_text()), signal.SIGINT)
+        output, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert "Traceback" not in output, output
+    if how == "alone":
+        assert (process.returncode, output) == (130, "")
+    deadline = time.monotonic() + 5
+    while (left := _processes_with(f"SMDDP_TEST_DOCTOR={pid}")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+def _starts_mpirun(pid) -> bool:
+    """Whether a process of the test's is a launcher, by its arguments."""
+    for found in _processes_with(f"SMDDP_TEST_DOCTOR={pid}"):
+        with contextlib.suppress(OSError):
+            if b"-np" in pathlib.Path(f"/proc/{found}/cmdline").read_bytes():
+                return True
+    return False
+
+
+def _processes_with(variable) -> list:
+    """The process ids of those that have this in their environment."""
+    found = []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            if variable.encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found

@@ -1,5 +1,10 @@
 """Process sets come and go, ranks disagree about them or die, and nothing hangs or is left."""
 
+import shutil
+import signal
+import subprocess
+
+import launcher
 import pytest
 from bodies import process_set_changes
 
@@ -51,3 +56,37 @@ def test_a_part_of_the_ranks_is_the_job(job):
     job(process_set_changes.a_part_is_the_job, 3, timeout=60).check(3)
     job(process_set_changes.two_parts_are_jobs, 4, timeout=60).check(4)
     job(process_set_changes.a_communicator_is_the_job, 3, timeout=60).check(3)
+
+
+def split_shim(folder, mpi_library):
+    """split_shim.c, compiled for this MPI."""
+    if shutil.which("cc") is None or not mpi_library.exists():
+        pytest.skip(f"no cc on PATH, or no {mpi_library}")
+    shim = folder / "libshim.so"
+    source = launcher.HERE / "split_shim.c"
+    linked = ["-Wl,--no-as-needed", mpi_library, f"-Wl,-rpath,{mpi_library.parent}", "-ldl"]
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, *linked], check=True, timeout=60)
+    return shim
+
+
+def test_a_rank_that_stops_before_mpi_splits(job, tmp_path):
+    """MPI_Comm_split has no limit of its own: the others end at SMDDP_TIMEOUT_SECONDS."""
+    shim = split_shim(tmp_path, launcher.BIN.parent / "lib/libmpi.so")
+    env = {"SMDDP_NODES": "2", "SMDDP_TIMEOUT_SECONDS": "5", "SMDDP_MPI_LIBRARY": str(shim)}
+    # init() calls it five times on each of several nodes.
+    env.update(SHIM_CALL="6", SHIM_RANK="3", SHIM_SIGNAL=str(int(signal.SIGSTOP)))
+    result = job(process_set_changes.added_until_it_fails, 4, env=env, timeout=60)
+    assert set(result.results) >= {0, 1, 2}, result.output[-4000:]
+    for r in range(3):
+        assert "in add_process_set([0, 2])" in result.results[r]["text"]
+        assert "SMDDP_TIMEOUT_SECONDS" in result.results[r]["text"]
+        assert 4 < result.results[r]["seconds"] < 10
+
+
+def test_threads_that_run_out(job):
+    """An error with a reason on all ranks, where an exception ended the process without a word."""
+    result = job(process_set_changes.threads_run_out, 3, timeout=60)
+    assert set(result.results) == {0, 1, 2}, result.output[-4000:]
+    for r in range(3):
+        assert "rank 1 failed in add_process_set" in result.results[r]["text"]
+        assert "no memory or threads left" in result.results[r]["text"]

@@ -169,21 +169,23 @@ Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
 }
 
 // Called by all ranks of the job; `connection` is null on those that are not in the set.
-Status ConnectNodes(const MpiLibrary& mpi, Connection* connection) {
+Status ConnectNodes(const MpiLibrary& mpi, const std::function<Status()>& problem,
+                    Connection* connection) {
   for (int channel = 0; channel < kChannels; ++channel) {
     MpiHandle everybody = 0, peers = 0;
     if (connection == nullptr) {
       for (int split = 0; split < 2; ++split) {
-        Status status = mpi.Split(MpiLibrary::kNoColor, 0, &everybody);
+        Status status = mpi.Split(MpiLibrary::kNoColor, 0, &everybody, problem);
         if (!status.ok()) return status;
       }
       continue;
     }
     const Topology& topo = connection->topology;
-    Status status = mpi.Split(0, topo.rank, &everybody);
+    Status status = mpi.Split(0, topo.rank, &everybody, problem);
     if (!status.ok()) return status;
     bool owner = topo.local_rank < topo.owners;
-    status = mpi.Split(owner ? topo.local_rank : MpiLibrary::kNoColor, topo.node, &peers);
+    int color = owner ? topo.local_rank : MpiLibrary::kNoColor;
+    status = mpi.Split(color, topo.node, &peers, problem);
     if (!status.ok()) return status;
     connection->channels[channel].all_ranks = MakeMpiGroup(&mpi, everybody);
     if (owner) connection->channels[channel].share_peers = MakeMpiGroup(&mpi, peers);
@@ -304,12 +306,13 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
             "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
             "MPI_THREAD_MULTIPLE (its default)"};
   }
-  Status status = ConnectNodes(*context->mpi, out->get());
+  Status status = ConnectNodes(*context->mpi, {}, out->get());
   return status.ok() ? ConnectAlarm(*context->mpi, out->get()) : status;
 }
 
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
-                  const GatherBlocks& gather, std::unique_ptr<Connection>* out) {
+                  const GatherBlocks& gather, const std::function<Status()>& problem,
+                  std::unique_ptr<Connection>* out) {
   auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
   bool member = own_place != ranks.end();
   std::vector<int> node_of(job.size), keys;
@@ -329,16 +332,16 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
   };
   Announcement own{};
   std::vector<Announcement> all;
-  Status problem, status;
+  Status unmapped, status;
   if (member) {
     PlaceAsInJob(job, &connection->topology);
     size_t bytes = SegmentBytes(context->config, connection->topology);
-    status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &problem);
+    status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &unmapped);
   } else {
     for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
   }
   if (!status.ok()) return status;
-  if (!problem.ok()) return problem.Within("the memory of the process set");
+  if (!unmapped.ok()) return unmapped.Within("the memory of the process set");
   for (size_t i = 0; i < all.size(); ++i) {
     if (all[i].ok) continue;
     return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
@@ -346,9 +349,11 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
   }
   if (member) MakeChannelResources(context->config, &context->turn, connection.get());
   if (connection->topology.num_nodes > 1) {
-    status = ConnectNodes(*context->mpi, member ? connection.get() : nullptr);
+    status = ConnectNodes(*context->mpi, problem, member ? connection.get() : nullptr);
+    if (status.code() == Code::kSystem) status = {Code::kRemote, status.message()};
   }
-  if (status.ok() && member) *out = std::move(connection);
+  if (!status.ok()) static_cast<void>(connection.release());  // another thread is inside MPI
+  if (member) *out = std::move(connection);
   return status;
 }
 

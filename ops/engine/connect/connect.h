@@ -50,8 +50,11 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
                   JobContext* context, std::unique_ptr<Connection>* connection);
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all
-// fail if one does; *connection stays null on ranks that are not listed.
+// fail if one does; *connection stays null on ranks that are not listed. `problem`: why the others
+// are no longer to be waited for, or OK; what it returns, and what MPI fails with, is of the code
+// kRemote or kTimeout.
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
-                  const GatherBlocks& gather, std::unique_ptr<Connection>* connection);
+                  const GatherBlocks& gather, const std::function<Status()>& problem,
+                  std::unique_ptr<Connection>* connection);
 
 }  // namespace smddp

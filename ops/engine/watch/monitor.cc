@@ -19,6 +19,8 @@ constexpr double kGrace = 0.15;
 // An operation that has waited so long is probably what SIGTERM will end.
 constexpr double kReadySeconds = 0.1;
 constexpr double kJoinSeconds = 60;
+// The monitor of a process that runs at all, on a busy machine too, has looked meanwhile.
+constexpr double kStillSeconds = 1;
 
 std::string Seconds(double seconds) {
   char text[32];
@@ -61,7 +63,9 @@ Monitor::Monitor(Watched* watched, const Config& config, const Topology& topolog
       topo_(topology),
       shm_(shm),
       alarm_(alarm),
-      gone_seconds_(topo_.local_size, -1.0) {}
+      gone_seconds_(topo_.local_size, -1.0),
+      beats_(topo_.local_size),
+      still_seconds_(topo_.local_size) {}
 
 Status Monitor::Start() {
   thread_ = std::thread([this] { Loop(); });
@@ -152,8 +156,12 @@ void Monitor::CheckPlans(double seconds, Status* failure) const {
 }
 
 void Monitor::UpdatePeers(double seconds) {
+  ++shm_->cell(shm_->rank()).beats;
   for (int p = 0; p < shm_->size(); ++p) {
     if (p == shm_->rank()) continue;
+    uint64_t beats = shm_->cell(p).beats;
+    still_seconds_[p] = beats == beats_[p] ? still_seconds_[p] + seconds : 0;
+    beats_[p] = beats;
     PeerState state = shm_->Peer(p);
     if (state != PeerState::kDead && state != PeerState::kLeft) continue;
     gone_seconds_[p] = gone_seconds_[p] < 0 ? 0 : gone_seconds_[p] + seconds;
@@ -166,16 +174,25 @@ bool Monitor::GoneFor(int job_rank, double seconds) const {
   return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
 }
 
+// Whether a rank of this node does not run: it is stopped, say.
+bool Monitor::StandsStill(int job_rank) const {
+  const auto& node = topo_.nodes[topo_.node];
+  auto it = std::find(node.begin(), node.end(), job_rank);
+  return it != node.end() && still_seconds_[it - node.begin()] >= kStillSeconds;
+}
+
 void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missing,
                              Status* failure) {
   for (int rank : missing) {
     if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
   }
   // If the missing rank may be on another node, the ranks over there name it first.
-  bool elsewhere = operation->collective && operation->collective->MayWaitForOtherNodes();
+  bool elsewhere =
+      operation->collective && operation->collective->MayWaitForOtherNodes() &&
+      std::none_of(missing.begin(), missing.end(), [&](int rank) { return StandsStill(rank); });
   double limit = config_.timeout_seconds + (elsewhere ? 2 * kGrace : 0);
   if (failure->ok() && operation->waited > limit) {
-    *failure = Timeout(*operation, missing);
+    *failure = Timeout(*operation, missing, elsewhere);
   }
   if (!operation->warned && config_.stall_warning_seconds > 0 &&
       operation->waited > config_.stall_warning_seconds) {
@@ -202,13 +219,15 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
                              Seconds(operation.waited) + remedy};
 }
 
-Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing) const {
+Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,
+                        bool elsewhere) const {
   return {Code::kTimeout,
           "rank " + std::to_string(topo_.rank) + " waited " + Seconds(operation.waited) + " for " +
               RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
               ", which is over SMDDP_TIMEOUT_SECONDS=" +
               std::to_string(static_cast<long long>(config_.timeout_seconds)) +
-              "; see what those ranks are doing, or raise the limit if they are only slow"};
+              "; see what those ranks are doing, or raise the limit if they are only slow" +
+              (elsewhere ? " (they may wait for another node themselves)" : "")};
 }
 
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {

@@ -36,11 +36,12 @@ class Monitor {
   void CheckOperation(Operation* operation, const std::vector<int>& missing, Status* failure);
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
   Status DeathOf(const Operation& operation, int rank) const;
-  Status Timeout(const Operation& operation, const std::vector<int>& missing) const;
+  Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
   void CheckPlans(double seconds, Status* failure) const;
   void Break(const Status& own);
   void ListenToNodes();
   bool GoneFor(int job_rank, double seconds) const;
+  bool StandsStill(int job_rank) const;
   void UpdatePeers(double seconds);
   void AnswerTermination();
   std::string DescribeTermination(const Operation& operation,
@@ -54,6 +55,9 @@ class Monitor {
   ShmGroup* shm_;
   Alarm* alarm_;                      // null unless this is the first rank of one of several nodes
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
+  // By local rank: how often its monitor had looked, and how long that has not changed.
+  std::vector<uint64_t> beats_;
+  std::vector<double> still_seconds_;
   bool broken_ = false;
   double unflushed_ = 0;  // seconds since the timeline was flushed
   std::atomic<bool> stopping_{false};

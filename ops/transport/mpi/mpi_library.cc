@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #include "core/log.h"
@@ -320,13 +323,42 @@ bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
   return true;
 }
 
-Status MpiLibrary::Split(int color, int key, MpiHandle* comm) const {
+Status MpiLibrary::Split(int color, int key, MpiHandle* comm,
+                         const std::function<Status()>& problem) const {
   *comm = 0;
-  // All ranks call this next, whatever their other threads do, so the lock is held only briefly.
-  std::lock_guard<std::mutex> lock(mutex_);
-  Status status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
+  Status status;
+  if (problem) {
+    status = SplitAside(color, key, problem, comm);
+  } else {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
+  }
   if (status.ok() && color != kNoColor) set_errhandler_(*comm, errors_return_);
   return status;
+}
+
+Status MpiLibrary::SplitAside(int color, int key, const std::function<Status()>& problem,
+                              MpiHandle* comm) const {
+  struct Call {
+    std::atomic<bool> over{false};
+    int error = 0;
+    MpiHandle comm = 0;
+  };
+  auto call = std::make_shared<Call>();
+  std::thread([this, color, key, call] {
+    // Other threads go on calling MPI where they may, such as the alarm if this call never ends.
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    if (thread_level_ < kThreadMultiple) lock.lock();
+    call->error = comm_split_(world_, color, key, &call->comm);
+    call->over = true;
+  }).detach();
+  for (unsigned nap = 0; !call->over; nap = std::min(nap + 1, kLongestNap)) {
+    Status why = problem();
+    if (!why.ok()) return why;
+    ::usleep(nap);
+  }
+  *comm = call->comm;
+  return CheckError(call->error, "MPI_Comm_split");
 }
 
 void MpiLibrary::Free(MpiHandle comm) const {

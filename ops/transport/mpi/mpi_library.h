@@ -44,10 +44,12 @@ class MpiLibrary {
   // A barrier over all ranks that can be interrupted by `stop`; it cannot be called again then.
   enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
   Met MeetToBegin(const std::function<bool()>& stop);
-  // Collective over all ranks; a rank with kNoColor gets no communicator.
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
-  // Collective over all ranks; a rank with kNoColor gets no communicator.
-  Status Split(int color, int key, MpiHandle* comm) const;
+  // Collective over all ranks; a rank with kNoColor gets no communicator. MPI has no call for it
+  // that does not block, so if there is a `problem`, a thread makes the call, and is left behind
+  // once problem() returns an error, which is then returned.
+  Status Split(int color, int key, MpiHandle* comm,
+               const std::function<Status()>& problem = {}) const;
   void Free(MpiHandle comm) const;
   // From now on the job is only the ranks with the same color, in the order of their keys.
   Status Restrict(int color, int key);
@@ -79,6 +81,8 @@ class MpiLibrary {
   Status LoadForced(const LaunchInfo& launch, const std::string& path);
   Status Resolve(void* library);
   Status Initialize(const LaunchInfo& launch);
+  Status SplitAside(int color, int key, const std::function<Status()>& problem,
+                    MpiHandle* comm) const;
   bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
   Status CheckSize(const LaunchInfo& launch) const;
 

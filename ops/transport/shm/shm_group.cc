@@ -96,6 +96,19 @@ char* ShmGroup::slot(int r, int channel, uint64_t chunk) const {
   return reinterpret_cast<char*>(&header(r, channel, chunk)) + sizeof(SlotHeader);
 }
 
+uint64_t ShmGroup::Steps(int channel) const {
+  uint64_t steps = 0;
+  for (int r = 0; r < size_; ++r) {
+    const ChannelCell& cell = channel_cell(r, channel);
+    const SocketCell& socket = socket_cell(r, channel);
+    for (const auto* counter : {&cell.staged, &cell.combined, &cell.unpacked, &cell.detail_posted,
+                                &cell.detail_read, &socket.reduced, &socket.summed}) {
+      steps += counter->load(std::memory_order_relaxed);
+    }
+  }
+  return steps;
+}
+
 PullReport& ShmGroup::pull_report(int reader, int channel, int writer) const {
   size_t row = static_cast<size_t>(reader) * kChannels + channel;
   return reinterpret_cast<PullReport*>(reports_ + row * ReportsBytes(size_))[writer];

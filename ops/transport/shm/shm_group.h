@@ -83,6 +83,7 @@ struct RankCell {
   ChannelCell channels[kChannels];
   SocketCell sockets[kChannels];
   std::atomic<uint64_t> joins;  // join tickets taken by this rank
+  std::atomic<uint64_t> beats;  // how often its monitor has looked
   MismatchReport mismatches[kChannels];
   ChannelReport reports[kChannels];
   char detail[kChannels][kDetailBytes];
@@ -134,6 +135,8 @@ class ShmGroup {
   SlotHeader& header(int r, int channel, uint64_t chunk) const;
   char* slot(int r, int channel, uint64_t chunk) const;
   PullReport& pull_report(int reader, int channel, int writer) const;
+  // Grows when any rank, this one too, has come further in the channel.
+  uint64_t Steps(int channel) const;
 
   // Liveness. Call MarkAlive on a thread that lives as long as the group is used, because the
   // kernel ties the robust mutex to that thread.

@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import pathlib
+import resource
 import threading
 import time
 
@@ -13,6 +14,7 @@ from checks import checked, equal, raises, refused
 from harness import rank, report, size, without_init
 
 import smddp_tf as hvd
+from smddp_tf.errors import JobError
 
 FailedPrecondition = tf.errors.FailedPreconditionError
 
@@ -24,6 +26,14 @@ def _kept():
     descriptors = len(os.listdir("/proc/self/fd"))
     stats = hvd.stats()
     return stats["staging_bytes"], descriptors, maps.count("memfd:smddp"), stats["process_sets"]
+
+
+def _settles_at(before):
+    """A thread that looks at all sets, such as the monitor, may be the last to let go of one."""
+    watch = machine_time.Stopwatch()
+    while _kept() != before and watch.seconds() < 5:
+        time.sleep(0.01)
+    assert _kept() == before, (_kept(), before)
 
 
 def _add_use_and_remove(ranks, v, staging_before):
@@ -65,7 +75,7 @@ def added_and_removed():
     before, threads = _kept(), len(os.listdir("/proc/self/task"))
     numbers = [_add_use_and_remove([0, 2] if i % 2 else [1, 2], v, before[0]) for i in range(20)]
     assert numbers == list(range(2, 22))
-    assert _kept() == before, (_kept(), before)
+    _settles_at(before)
     assert len(os.listdir("/proc/self/task")) <= threads + 2, "threads are left"
     _a_function_whose_set_is_gone()
     assert not hvd.remove_process_set(hvd.global_process_set)
@@ -206,3 +216,32 @@ def a_communicator_is_the_job():
     assert (hvd.rank(), hvd.size()) == (half.rank, half.size)
     assert float(hvd.allreduce(float(rank), op=hvd.Sum)) == half.allreduce(rank)
     report(done=True)
+
+
+def added_until_it_fails():
+    """The others hear of what happened to one of them while it was added."""
+    begin = time.monotonic()
+    try:
+        hvd.add_process_set([0, 2])
+        while True:
+            hvd.allreduce(1.0)
+    except (JobError, tf.errors.OpError) as error:
+        report(text=str(error), seconds=time.monotonic() - begin)
+        time.sleep(1)  # let the others report before mpirun ends the job
+        raise
+
+
+def threads_run_out():
+    """On rank 1: there is no room for another stack."""
+    if rank == 1:
+        status = pathlib.Path("/proc/self/status").read_text()
+        used = int(next(line for line in status.splitlines() if "VmSize" in line).split()[1]) << 10
+        resource.setrlimit(resource.RLIMIT_AS, (used + (6 << 20), resource.RLIM_INFINITY))
+    try:
+        hvd.add_process_set([0, 1])
+        while True:
+            hvd.allreduce(1.0)
+    except (JobError, tf.errors.OpError) as error:
+        report(text=str(error))
+        time.sleep(1)
+        raise

@@ -1,0 +1,49 @@
+"""Ends what is left of a job on this machine when smddprun is killed, which then cannot.
+
+A program of its own: `keeper.py JOB GRACE`. It waits for the end of its input, which smddprun
+holds. The launcher ends with smddprun, and tells its ranks to; those that still run after GRACE
+seconds, since they ignore SIGTERM, are ended. They are known by SMDDP_LAUNCH_JOB in their
+environment: who their parent is depends on the launcher.
+"""
+
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+import time
+
+VARIABLE = "SMDDP_LAUNCH_JOB"
+_END_SECONDS = 5  # after SIGTERM, and after SIGKILL
+
+
+def processes_of(job: str) -> list:
+    """The process ids of this user's processes of a job on this machine."""
+    wanted, found = f"{VARIABLE}={job}".encode(), []
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
+
+
+def end(job: str, grace: float) -> None:
+    """Waits for a job's processes to end; then ends them."""
+    for number, seconds in (
+        (0, grace),
+        (signal.SIGTERM, _END_SECONDS),
+        (signal.SIGKILL, _END_SECONDS),
+    ):
+        deadline = time.monotonic() + seconds
+        for process in processes_of(job):
+            with contextlib.suppress(OSError):
+                os.kill(process, number)
+        while processes_of(job):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+
+
+if __name__ == "__main__":
+    sys.stdin.buffer.read()
+    end(sys.argv[1], float(sys.argv[2]))

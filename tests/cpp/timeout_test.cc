@@ -1,0 +1,160 @@
+// SMDDP_TIMEOUT_SECONDS: how long nothing may move, and not how long an operation may take.
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "core/deadline.h"
+#include "engine_job.h"
+
+namespace {
+
+using namespace smddp_test;
+
+constexpr double kTimeout = 1;
+// Nodes of one and of two ranks: one of them only sees its neighbour's counters.
+constexpr int kRanks = 3;
+constexpr size_t kElements = 40 * kChunk / sizeof(float);
+
+// A link that moves an exchange every so many seconds, until it stands still.
+struct Link {
+  double gap;
+  int stops_after;
+};
+
+class SlowGroup : public FailingGroup {
+ public:
+  SlowGroup(std::unique_ptr<PeerGroup> group, const Link& link)
+      : FailingGroup(std::move(group), kNever), link_(link) {}
+  Status Test(bool* done) override {
+    *done = false;
+    if (NowSeconds() < next_ || moved_ == link_.stops_after) return {};
+    Status status = FailingGroup::Test(done);
+    if (!*done) return status;
+    next_ = NowSeconds() + link_.gap;
+    ++moved_;
+    return status;
+  }
+
+ private:
+  Link link_;
+  double next_ = 0;
+  int moved_ = 0;
+};
+
+struct Ending {
+  Status status;
+  double seconds = 0;
+  float first = 0, last = 0;
+};
+
+// What a sum of many chunks comes to, by rank.
+std::vector<Ending> SumOver(const Link& link) {
+  Wires wires(kRanks, 2);
+  for (auto& connection : wires.connections) {
+    auto& peers = connection->channels[0].share_peers;
+    if (peers != nullptr) peers = std::make_unique<SlowGroup>(std::move(peers), link);
+  }
+  std::vector<Ending> endings(kRanks);
+  RunRanks(kRanks, [&](int rank) {
+    auto communicator = Connect(&wires, rank, kTimeout);
+    std::vector<float> values(kElements, static_cast<float>(rank + 1));
+    double begin = NowSeconds();
+    Ending& ending = endings[rank];
+    ending.status = Everybody(*communicator)->Run(Sum(values.data(), "x", values.size()));
+    ending.seconds = NowSeconds() - begin;
+    ending.first = values.front();
+    ending.last = values.back();
+    communicator->Leave(!ending.status.ok());
+  });
+  return endings;
+}
+
+// The first channel of a rank, without the rest of its engine.
+struct OneChannel {
+  explicit OneChannel(Connection* connection)
+      : channel(std::move(connection->channels[0]), &selector, &recorder, &timeline, 0, false,
+                [](const Status&, bool) {}) {}
+
+  Selector selector;
+  FlightRecorder recorder;
+  Timeline timeline;
+  Channel channel;
+};
+
+}  // namespace
+
+TEST(AnOperationMayTakeLongerThanTheTimeoutAsLongAsItMoves) {
+  for (const Ending& ending : SumOver({0.04, kNever})) {
+    EXPECT(ending.status.ok(), ending.status.message());
+    EXPECT(ending.seconds > 3 * kTimeout, std::to_string(ending.seconds));
+    EXPECT_EQ(ending.first, 6.0f);
+    EXPECT_EQ(ending.last, 6.0f);
+  }
+}
+
+TEST(AnOperationThatStopsHalfwayEndsTheTimeoutLater) {
+  const double moves = 1.5 * kTimeout;
+  std::vector<Ending> endings = SumOver({0.05, static_cast<int>(moves / 0.05)});
+  for (const Ending& ending : endings) {
+    EXPECT(ending.status.code() == Code::kTimeout, ending.status.message());
+    // Both nodes wait for each other, and either may be the first to say so.
+    EXPECT(ending.status.message().find("over SMDDP_TIMEOUT_SECONDS=1") != std::string::npos,
+           ending.status.message());
+    EXPECT(ending.seconds > moves + kTimeout, std::to_string(ending.seconds));
+    EXPECT(ending.seconds < moves + 2.5 * kTimeout, std::to_string(ending.seconds));
+  }
+  EXPECT_EQ(endings[0].status.message(), endings[1].status.message());  // of one node
+}
+
+TEST(WhatAPeerDoesInAChannelIsProgress) {
+  Wires wires(2, 1);
+  ChannelCell& peer = wires.connections[1]->shm->channel_cell(1, 0);
+  OneChannel job(wires.connections[0].get());
+  Channel& channel = job.channel;
+  double waited = -1;
+  auto inspect = [&](double seconds) {
+    channel.Inspect(seconds, [&](Operation* front, const std::vector<int>& missing) {
+      waited = front->waited;
+      EXPECT(missing == std::vector<int>({1}));
+    });
+    return waited;
+  };
+  auto operation = std::make_unique<Operation>();
+  float value = 1;
+  operation->request = Sum(&value, "x");
+  operation->done = [](const Status&) {};
+  channel.Enqueue(std::move(operation));
+  channel.Pump();
+  EXPECT_EQ(inspect(1), 0.0);  // it has begun
+  EXPECT_EQ(inspect(1), 1.0);
+  channel.Pump();
+  EXPECT_EQ(inspect(1), 2.0);
+  ++peer.detail_read;  // it is still at work on an earlier operation
+  EXPECT_EQ(inspect(1), 0.0);
+  EXPECT_EQ(inspect(1), 1.0);
+}
+
+TEST(WhoWaitsForItsTurnIsNotHelpedByWhatOthersDo) {
+  Wires wires(2, 1);
+  ChannelCell& first = wires.connections[0]->shm->channel_cell(0, 0);
+  OneChannel job(wires.connections[1].get());
+  Channel& channel = job.channel;
+  auto operation = std::make_unique<Operation>();
+  float value = 1;
+  operation->request = Sum(&value, "x");
+  operation->request.matching = Matching::kByName;
+  operation->done = [](const Status&) {};
+  channel.Enqueue(std::move(operation));
+  double waited = -1;
+  for (int i = 1; i <= 3; ++i) {
+    channel.Pump();
+    ++first.detail_read;
+    channel.Inspect(1, [&](Operation* front, const std::vector<int>&) { waited = front->waited; });
+    EXPECT_EQ(waited, static_cast<double>(i));
+  }
+}
