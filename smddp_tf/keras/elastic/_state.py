@@ -1,0 +1,240 @@
+"""States: the variables and objects that a training needs to go on."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from smddp_tf._collectives.objects import broadcast_object
+from smddp_tf._collectives.variables import broadcast_
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
+from smddp_tf._types import Variable
+from smddp_tf.keras.callbacks._base import training_state
+from smddp_tf.keras.elastic._commits import Commit, Commits
+
+tf = tensorflow()
+_NUMBERS = itertools.count()  # scripts make their states in the same order each time
+
+
+class State:
+    """Base of the states: who derives from it says what save(), restore() and sync() do."""
+
+    def __init__(self):
+        self._reset_callbacks: list = []
+        self.counters: list = []  # callbacks that keep attributes up to date
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
+        """Adds functions that run() calls when a restarted job has taken up the last commit.
+
+        They adapt what depends on the number of ranks, such as a learning rate.
+        """
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Calls reset() and the functions of register_reset_callbacks(), in their order."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def reset(self) -> None:
+        """For who derives from this: called before the reset callbacks."""
+
+    def commit(self) -> None:
+        """Same as save()."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Does nothing: the hosts of a job are fixed."""
+
+    def save(self) -> None:
+        """Remembers the state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Takes back all changes since the last save() or commit()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0."""
+        raise NotImplementedError
+
+    def is_kept(self) -> bool:
+        """Whether commits outlive the job."""
+        return True
+
+    def resume(self) -> bool:
+        """On rank 0, takes up the commit of the job before; returns whether there was one."""
+        return False
+
+    def finish(self) -> None:
+        """Forgets the commit: the training has ended well."""
+
+
+class ObjectState(State):
+    """Python objects, as attributes.
+
+    Args:
+      **objects: names and initial values. They need to be copied and pickled.
+
+    Raises:
+      TypeError: a name that the state has already.
+    """
+
+    def __init__(self, **objects: Any):
+        super().__init__()
+        for name in objects:
+            if hasattr(self, name):
+                raise TypeError(f"{name}= cannot be an attribute of a state, which has that name")
+        self._names = list(objects)
+        self._set(objects)
+        self._commits = Commits(next(_NUMBERS))
+        self.save()
+
+    def _variables(self) -> list:
+        """The variables that belong to the state."""
+        return []
+
+    def _set(self, objects: dict) -> None:
+        for name, value in objects.items():
+            setattr(self, name, copy.deepcopy(value))
+
+    def _objects(self) -> dict:
+        return {name: getattr(self, name) for name in self._names}
+
+    def save(self) -> None:
+        """Remembers the state in memory."""
+        # In host memory, where TensorFlow copies a variable no sooner than it is updated.
+        with tf.device("/CPU:0"):
+            self._saved = [(v, tf.identity(tf.convert_to_tensor(v))) for v in self._variables()]
+        self._saved_objects = copy.deepcopy(self._objects())
+
+    def restore(self) -> None:
+        """Takes back all changes since the last save() or commit()."""
+        for variable, value in self._saved:
+            variable.assign(value)
+        self._set(self._saved_objects)
+
+    def commit(self) -> None:
+        """Remembers the state, so that a restarted job goes on from it.
+
+        Every rank keeps a copy in memory, for restore(). Rank 0 also writes it to a file if
+        ``smddprun --max-restarts``, or the variable SMDDP_COMMITS, asks for that; the others do not
+        wait. If it cannot be written, a warning says so. It costs a copy of all values, so commit
+        as seldom as the steps in between are worth.
+        """
+        super().commit()
+        if self.is_kept() and basics.rank() == 0:
+            names = [variable.name for variable, _ in self._saved]
+            values = [value for _, value in self._saved]
+            self._commits.write(Commit(names, values, self._saved_objects))
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0, and remembers it."""
+        broadcast_(self._variables(), 0, "elastic state")
+        self._set(broadcast_object(self._objects(), 0, name="elastic objects"))
+        self.save()
+
+    def resume(self) -> bool:
+        """On rank 0, takes up the commit of the job before; returns whether there was one.
+
+        Raises:
+          ValueError: the commit is of other variables or objects; the message names them.
+        """
+        commit = self._commits.read() if basics.rank() == 0 else None
+        if commit is None:
+            return False
+        variables = self._variables()
+        here = [(variable.name, tuple(variable.shape)) for variable in variables]
+        there = [(n, v.shape) for n, v in zip(commit.names, commit.values, strict=True)]
+        if [shape for _, shape in here] != [shape for _, shape in there]:
+            odd = next(pair for pair in itertools.zip_longest(here, there) if pair[0] != pair[1])
+            raise ValueError(
+                f"the last commit has other variables than this state: {odd[1]} for {odd[0]}; "
+                "go on with the script that made it, or remove its folder (SMDDP_COMMITS)"
+            )
+        for variable, value in zip(variables, commit.values, strict=True):
+            variable.assign(value)
+        self._set({name: commit.objects[name] for name in self._names if name in commit.objects})
+        return True
+
+    def is_kept(self) -> bool:
+        """Whether commits outlive the job."""
+        return self._commits.kept
+
+    def finish(self) -> None:
+        """Removes the commit: the training has ended well."""
+        if basics.rank() == 0:
+            self._commits.remove()
+
+
+def _require_eager() -> None:
+    if not tf.executing_eagerly():
+        raise NotImplementedError("elastic states need eager execution; TF1 sessions have none")
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and Python objects as attributes.
+
+    Args:
+      variables: tf.Variables or Keras variables.
+      session: not supported, as there are no TF1 sessions in eager execution; must be None.
+      **objects: same as for ObjectState.
+
+    Raises:
+      NotImplementedError: a session was given, or TensorFlow does not execute eagerly.
+      ValueError: there are no variables.
+    """
+
+    def __init__(
+        self, variables: Iterable[Variable] | None = None, session: Any = None, **objects: Any
+    ):
+        _require_eager()
+        if session is not None:
+            raise NotImplementedError("session=: elastic states need eager execution")
+        self.variables = list(variables or [])
+        if not self.variables:
+            raise ValueError("variables= has to list what is to be saved; eager execution has none")
+        super().__init__(**objects)
+
+    def _variables(self) -> list:
+        return self.variables
+
+
+class TensorFlowKerasState(ObjectState):
+    """A Keras model with its optimizer, and Python objects as attributes.
+
+    Args:
+      model: a built model of Keras 3, tf_keras or Keras 2.
+      optimizer: its optimizer, if the model is not compiled with it.
+      backend: ignored, accepted for compatibility.
+      **objects: same as for ObjectState; often ``epoch=0, batch=0``.
+
+    Raises:
+      NotImplementedError: TensorFlow does not execute eagerly.
+      ValueError: the model is not built.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **objects: Any):
+        _require_eager()
+        del backend
+        if not model.built:
+            raise ValueError(
+                "the model is not built, so it has no weights to save; call "
+                "model.build(input_shape), or the model on a batch, before its state is made"
+            )
+        self.model, self.optimizer = model, optimizer
+        super().__init__(**objects)
+
+    def _variables(self) -> list:
+        return training_state(self.model, self.optimizer)
+
+
+class KerasState(TensorFlowKerasState):
+    """The name of TensorFlowKerasState in Horovod's Keras modules."""
+
+    def __init__(self, model: Any, optimizer: Any = None, **objects: Any):
+        super().__init__(model, optimizer, **objects)
