@@ -70,9 +70,11 @@ _NEED_TENSORFLOW = {
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",
     "SyncBatchNormalization": "keras._sync_batch_norm",
+    "elastic": "smddp_tf",  # a module itself
 }
 
 if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW
+    from smddp_tf import elastic
     from smddp_tf._collectives.allgather import allgather, grouped_allgather
     from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
     from smddp_tf._collectives.alltoall import alltoall
@@ -143,6 +145,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
@@ -184,7 +187,11 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
         """Loads names that need TensorFlow on first use."""
         if name not in _NEED_TENSORFLOW:
             raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
-        value = getattr(importlib.import_module(f"smddp_tf.{_NEED_TENSORFLOW[name]}"), name)
+        where = _NEED_TENSORFLOW[name]
+        if where == "smddp_tf":
+            value = importlib.import_module(f"smddp_tf.{name}")
+        else:
+            value = getattr(importlib.import_module(f"smddp_tf.{where}"), name)
         globals()[name] = value
         return value
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     import numpy as np
     import tensorflow as tf
 
-    from smddp_tf._compression import NoneCompressor
-
     Tensor: TypeAlias = tf.Tensor
     TensorLike: TypeAlias = (
         tf.Tensor | tf.Variable | tf.IndexedSlices | np.ndarray | Sequence[Any] | float | bool
@@ -19,6 +17,6 @@ if TYPE_CHECKING:
     # A TensorFlow or a Keras variable.
     Variable: TypeAlias = Any
     # A class or object with compress() and decompress(), or with reduce().
-    Compressor: TypeAlias = type[NoneCompressor] | Any
+    Compressor: TypeAlias = Any
 else:
     Tensor = TensorLike = GradientTape = Variable = Compressor = Any

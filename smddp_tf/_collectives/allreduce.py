@@ -51,7 +51,8 @@ def allreduce(
       device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
-        float32; averages of integers are truncated towards zero.
+        float32; averages of integers are truncated towards zero, of slices after rows of
+        one index are summed.
       prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
       postscale_factor: multiplies the result, in the same way.
       name: identifies the operation in messages; must be the same on all ranks.

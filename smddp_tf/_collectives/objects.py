@@ -6,17 +6,20 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from smddp_tf._collectives.allgather import allgather
 from smddp_tf._collectives.broadcast import broadcast
 from smddp_tf._collectives.checks import check_root, name_or_site
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.order import in_session
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 
 tf = tensorflow()
 
 
-def _pickled(obj) -> tuple:
+def pickled(obj) -> tuple:
     """Returns (pickle, True), or (the reason why obj cannot be pickled, False).
 
     Falls back to cloudpickle, if installed, for lambdas and local classes. cloudpickle is not the
@@ -44,12 +47,25 @@ def _refuse_unpickled(reasons: dict) -> None:
         raise pickle.PicklingError(f"an object cannot be pickled, so no rank gets it: {text}")
 
 
-def _require_eager(what: str) -> None:
-    """Raises RuntimeError while a graph is traced, which has no value to unpickle."""
-    if not tf.executing_eagerly():
+def _require_values(what: str) -> None:
+    """Raises RuntimeError inside tf.function, which has no value to unpickle."""
+    if not tf.executing_eagerly() and not in_session():
         raise RuntimeError(
             f"{what}() sends an object when it is called; call it outside of tf.function"
         )
+
+
+def _value_of(collective: Callable[[], Any]) -> Any:
+    """The numpy value of the tensor that a function returns.
+
+    A TF1 program gets it from a session and a graph of its own: the script's graph may be
+    finalized, and eager execution would open all GPUs, whichever its sessions are told to use.
+    """
+    if tf.executing_eagerly():
+        return collective().numpy()
+    config = tf.compat.v1.ConfigProto(device_count={"GPU": 0})
+    with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
+        return session.run(collective())
 
 
 def broadcast_object(
@@ -80,20 +96,20 @@ def broadcast_object(
     root_rank = check_root(root_rank, process_set)
     if group.size == 1:
         return obj
-    _require_eager("broadcast_object")
+    _require_values("broadcast_object")
     name = name_or_site(name, "broadcast_object")
 
     is_root = basics.rank() == root_rank
-    own, fine = _pickled(obj) if is_root else (b"", True)
-    size = tf.constant(len(own) if fine else -len(own), tf.int64)  # negative: an error text
-    length = int(broadcast(size, root_rank, f"{name}.size", process_set=process_set))
+    own, fine = pickled(obj) if is_root else (b"", True)
+    size = np.int64(len(own) if fine else -len(own))  # negative: an error text
+    length = _value_of(lambda: broadcast(size, root_rank, f"{name}.size", process_set=process_set))
 
-    data = tf.io.decode_raw(own, tf.uint8) if is_root else tf.zeros([abs(length)], tf.uint8)
-    received = broadcast(data, root_rank, name, process_set=process_set)
+    data = np.frombuffer(own, np.uint8) if is_root else np.zeros([abs(length)], np.uint8)
+    received = _value_of(lambda: broadcast(data, root_rank, name, process_set=process_set))
 
     if length < 0:
-        _refuse_unpickled({root_rank: received.numpy().tobytes()})
-    return obj if is_root else pickle.loads(received.numpy().tobytes())
+        _refuse_unpickled({root_rank: received.tobytes()})
+    return obj if is_root else pickle.loads(received.tobytes())
 
 
 def broadcast_object_fn(
@@ -127,19 +143,19 @@ def allgather_object(
     group = check_process_set(process_set)
     if group.size == 1:
         return [obj]
-    _require_eager("allgather_object")
+    _require_values("allgather_object")
     name = name_or_site(name, "allgather_object")
 
-    own, fine = _pickled(obj)
-    size = tf.constant([len(own) if fine else -len(own)], tf.int64)  # negative: an error text
-    sizes = allgather(size, f"{name}.sizes", process_set=process_set)
+    own, fine = pickled(obj)
+    size = np.array([len(own) if fine else -len(own)], np.int64)  # negative: an error text
+    sizes = _value_of(lambda: allgather(size, f"{name}.sizes", process_set=process_set))
 
-    own = tf.io.decode_raw(own, tf.uint8)
-    data = allgather(own, name, process_set=process_set).numpy().tobytes()
+    own = np.frombuffer(own, np.uint8)
+    data = _value_of(lambda: allgather(own, name, process_set=process_set)).tobytes()
 
     parts, reasons, at = [], {}, 0
     # Not strict: a joined rank contributes no object.
-    for rank, size in zip(group.ranks, sizes.numpy(), strict=False):
+    for rank, size in zip(group.ranks, sizes, strict=False):
         parts.append(data[at : at + abs(size)])
         at += abs(int(size))
         if size < 0:

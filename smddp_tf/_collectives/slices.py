@@ -33,13 +33,38 @@ def _allreduce_table(slices, op: int, name: str, group: Group):
     """Reduces the slices as a dense table; returns slices with every row of it."""
     if slices.dense_shape is None:
         xla.refuse(
-            "allreduce of tf.IndexedSlices whose number of rows is not known, and that have no "
-            "dense_shape,"
+            "allreduce of tf.IndexedSlices without dense_shape, where their number of rows is not "
+            "known or they are integers to be averaged,"
         )
     table = tf.convert_to_tensor(slices)
     reduced = reduce_dense([table], op, 1.0, 1.0, name, group)[0]
     indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
     return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+
+
+def _for_reduction(values, ranks: int):
+    """The values, with a gradient that makes that of their allgather one of their allreduce.
+
+    allgather's is the average of what the ranks' gradients are for its rows, where that of a sum is
+    their sum, and that of an average is not divided again.
+    """
+
+    @tf.custom_gradient
+    def identity(values):
+        return tf.identity(values), lambda upstream: upstream * tf.cast(ranks, upstream.dtype)
+
+    return identity(values)
+
+
+def _truncated_averages(values, indices, ranks: int):
+    """Averages rows of integers as dense ones are: those of an index are summed, then divided.
+
+    Returns (rows, indices), with each index once.
+    """
+    unique, at = tf.unique(tf.cast(indices, tf.int64))
+    sums = tf.math.unsorted_segment_sum(tf.cast(values, tf.int64), at, tf.size(unique))
+    averages = tf.truncatediv(sums, tf.constant(ranks, tf.int64))
+    return tf.cast(averages, values.dtype), tf.cast(unique, indices.dtype)
 
 
 def allreduce_slices(slices, op: int, name: str, group: Group):
@@ -57,14 +82,17 @@ def allreduce_slices(slices, op: int, name: str, group: Group):
         return slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
 
-    in_jit = xla.inside_jit()
-    if in_jit and not gathers_in_jit(slices, group.size):
+    in_jit, truncates = xla.inside_jit(), op == Average and slices.dtype.is_integer
+    if in_jit and (truncates or not gathers_in_jit(slices, group.size)):
         return _allreduce_table(slices, op, name, group)
     # A mismatch error shows the name, so it carries the hint.
     name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
 
-    values = ops.allgather(slices.values, name + ".values", group)
+    own = _for_reduction(slices.values, group.size) if slices.dtype.is_floating else slices.values
+    values = ops.allgather(own, name + ".values", group)
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", group)
-    if op == Average:
+    if truncates:
+        values, indices = _truncated_averages(values, indices, group.size)
+    elif op == Average:
         values = values / tf.cast(group.size, values.dtype)
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)

@@ -10,6 +10,7 @@ from smddp_tf._collectives.broadcast import broadcast
 from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, list_of, name_or_site
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.order import in_session
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
@@ -87,7 +88,8 @@ def broadcast_(
       process_set: the ranks that take part; must include this rank.
 
     Returns:
-      The list of variables. Inside a tf.function they are assigned when the function runs.
+      The list of variables. Inside a tf.function they are assigned when the function runs. In a TF1
+      graph it is a list of tensors instead: a session that runs them assigns the variables.
 
     Raises:
       ValueError: root_rank is not in the set.
@@ -97,13 +99,14 @@ def broadcast_(
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     variables = _checked(variables)
+    for_session = in_session()
     if group.size == 1 or not variables:
-        return variables
+        return [tf.identity(one) for one in variables] if for_session else variables
 
     payloads = [_payload(variable) for variable in variables]
     name = name_or_site(name, "broadcast_variables")
 
-    by_dtype: dict = {}
+    assigned, by_dtype = list(variables), {}
     for i, payload in enumerate(payloads):
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
@@ -114,8 +117,10 @@ def broadcast_(
             value = value if value.dtype == wanted else tf.bitcast(value, wanted)
             if is_seed(variables[i]):
                 value = _own_seed(variables[i], value, root_rank)
-            variables[i].assign(value)
-    return variables
+            done = variables[i].assign(value)
+            if for_session:
+                assigned[i] = tf.identity(done)
+    return assigned
 
 
 def broadcast_variables(
@@ -123,11 +128,12 @@ def broadcast_variables(
     root_rank: int,
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
-) -> list[Variable]:
+) -> Any:
     """Assigns the root's values to the variables of every rank; see broadcast_().
 
-    Works eagerly and inside tf.function. inplace is ignored, accepted for compatibility: variables
-    are always assigned in place. Warns if there are none.
+    Works eagerly and inside tf.function; in a TF1 graph it returns the op that a session has to
+    run. inplace is ignored, accepted for compatibility: variables are always assigned in place.
+    Warns if there are none.
     """
     del inplace
     variables = _checked(variables)
@@ -139,7 +145,8 @@ def broadcast_variables(
             RuntimeWarning,
             stacklevel=2,
         )
-    return broadcast_(variables, root_rank, process_set=process_set)
+    assigned = broadcast_(variables, root_rank, process_set=process_set)
+    return tf.group(*assigned) if in_session() else assigned
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

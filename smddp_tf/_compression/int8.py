@@ -1,6 +1,6 @@
 """Compression to 8 bits per element, with a scale per chunk."""
 
-from smddp_tf._graph.framework import compressor_ops
+from smddp_tf._compression.ops import compressor_ops
 
 
 class Int8Compressor:

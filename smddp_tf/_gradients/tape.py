@@ -110,21 +110,27 @@ class _Distribution:
             grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )
 
-    def get_local_and_global_gradients(self, grads, sources=None) -> tuple:
-        """Splits gradients into those of local sources and the others.
+    def get_local_and_global_gradients(
+        self, target, sources, output_gradients=None, use_generic_names=False
+    ) -> tuple:
+        """Computes gradients as gradient() does, those of local sources apart from the others.
 
         Args:
-          grads: a list of gradients.
-          sources: their sources, in the same order.
+          target: same as for gradient().
+          sources: a list of variables or tensors.
+          output_gradients: same as for gradient().
+          use_generic_names: ignored, accepted for compatibility.
 
         Returns:
-          (local gradients, global gradients): two lists.
+          Two lists of (source, gradient): the local ones, and those that were reduced.
         """
-        sources = sources if sources is not None else [None] * len(grads)
+        del use_generic_names
+        sources = tf.nest.flatten(sources)
+        pairs = list(zip(sources, self.gradient(target, sources, output_gradients), strict=True))
         local = [identity(source) in self._local_sources for source in sources]
         return (
-            [grad for grad, is_local in zip(grads, local, strict=True) if is_local],
-            [grad for grad, is_local in zip(grads, local, strict=True) if not is_local],
+            [pair for pair, is_local in zip(pairs, local, strict=True) if is_local],
+            [pair for pair, is_local in zip(pairs, local, strict=True) if not is_local],
         )
 
 

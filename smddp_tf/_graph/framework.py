@@ -1,7 +1,6 @@
 """Imports TensorFlow for the rest of the package."""
 
 import functools
-import importlib
 
 
 def tensorflow():
@@ -15,11 +14,6 @@ def tensorflow():
         ) from error
     _spare_autograph()
     return tf
-
-
-def compressor_ops():
-    """The module of the ops of compressors, which are named before TensorFlow is imported."""
-    return importlib.import_module("smddp_tf._graph.ops.compression")
 
 
 @functools.cache

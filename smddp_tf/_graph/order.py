@@ -16,6 +16,7 @@ the set's first rank (ops/engine/channel.h).
 
 import functools
 import re
+import sys
 import threading
 
 from smddp_tf._graph.calls import function_graph
@@ -27,6 +28,7 @@ tf = tensorflow()
 from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 
+_PACKAGE = __name__.split(".")[0] + "."
 _CAPTURED = "_smddp_tf_captured"
 _SITES = "smddp_tf_sites"
 _NAMES = "smddp_tf_names"
@@ -74,6 +76,16 @@ def _captured(graph):
     return known[1]
 
 
+def touches_collectives(function) -> bool:
+    """Whether a concrete function contains a collective, or calls a function that does."""
+    if not _constants:
+        return False
+    captured = getattr(tf.compat.v1.get_default_graph(), "captures", ())
+    known = [_constant(), *(inside for outside, inside in captured if outside is _constant())]
+    inputs = getattr(function, "captured_inputs", ())
+    return any(one is each for one in inputs for each in known)
+
+
 @auto_control_deps.register_acd_resource_resolver
 def _smddp_tf_resolver(op, reads, writes) -> bool:
     """Adds the constant to the resources that an op writes. Returns whether it was added."""
@@ -106,17 +118,27 @@ def matching() -> Matching:
     """How operations emitted here are matched with those of other ranks."""
     if in_session():
         return Matching.BY_NAME
-    return Matching.PERHAPS_THREADS if _in_own_thread() else Matching.IN_ORDER
+    in_main = threading.current_thread() is threading.main_thread()
+    return Matching.IN_ORDER if in_main else Matching.PERHAPS_THREADS
 
 
-def _in_own_thread() -> bool:
-    """Whether the script started this thread, as opposed to the main thread or TensorFlow's.
+def _thread_title() -> str:
+    """Tells the collectives of this thread from those of others; "" in the main thread.
 
-    TensorFlow runs tf.py_function on its own threads, but in program order.
+    It is the name of a thread that the script started, without its number, since ranks may have
+    started different threads before. TensorFlow's threads have no names. They run the Python code
+    of a tf.data.Dataset (from_generator, tf.py_function) while the main thread trains, so that of
+    the function that calls the collective is in the title.
     """
     thread = threading.current_thread()
-    foreign = isinstance(thread, threading._DummyThread)
-    return thread is not threading.main_thread() and not foreign
+    if thread is threading.main_thread():
+        return ""
+    if not isinstance(thread, threading._DummyThread):
+        return re.sub(r"[-_]?\d+", "", thread.name)
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_name}, in a thread of TensorFlow's"
 
 
 def unique_name(name: str) -> str:
@@ -135,9 +157,8 @@ def site_name(kind: str) -> str:
     function around it. Eager calls are not numbered, since one rank may have made more of them.
     """
     if tf.executing_eagerly():
-        # Drop the number of "Thread-3 (evaluate)": ranks may have started different threads before.
-        thread = re.sub(r"[-_]?\d+", "", threading.current_thread().name)
-        return f"{kind} ({thread})" if _in_own_thread() else kind
+        thread = _thread_title()
+        return f"{kind} ({thread})" if thread else kind
     graph = function_graph()
     sites = graph.get_collection_ref(_SITES)
     if not sites:

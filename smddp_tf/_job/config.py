@@ -75,6 +75,11 @@ def gpu_kernels() -> bool:
     return text == "1"
 
 
+def commits_folder() -> str:
+    """SMDDP_COMMITS, where elastic states keep their last commit; "" for memory only."""
+    return os.environ.get("SMDDP_COMMITS", "")
+
+
 def visible_gpus() -> str:
     """CUDA_VISIBLE_DEVICES, which a launcher may set for each rank; "" if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -5,7 +5,10 @@ import importlib.abc
 import importlib.util
 import sys
 
+_OWN = "smddp_tf.compat."
 ROOTS = ("horovod", "smdistributed", "smddpcommon")
+
+_PASSES = "pass backward_passes_per_step to DistributedOptimizer"
 
 # Modules that are not provided, and what to use instead.
 REFUSED = {
@@ -15,10 +18,12 @@ REFUSED = {
     "horovod.ray": "launch the script with smddprun",
     "horovod.runner": "launch the script with smddprun",
     "horovod.run": "launch the script with smddprun",
-    "horovod.tensorflow.elastic": "a job keeps its ranks; restart it from its last checkpoint",
-    "horovod.tensorflow.keras.elastic": "a job keeps its ranks; restart it from its checkpoint",
-    "horovod.keras.elastic": "a job keeps its ranks; restart it from its last checkpoint",
     "horovod.tensorflow.data": "use tf.data in each rank, or tf.data's own service",
+    "horovod.common.elastic": "its states are in horovod.tensorflow.elastic",
+    "horovod.tensorflow.gradient_aggregation": _PASSES,
+    "horovod.tensorflow.gradient_aggregation_eager": _PASSES,
+    "horovod._keras": "its functions are those of horovod.tensorflow.keras",
+    "horovod.common.basics": "its functions are those of horovod.tensorflow",
     "smdistributed.dataparallel.torch": "this library is for TensorFlow",
     "smdistributed.modelparallel": "this library trains data-parallel",
 }
@@ -34,9 +39,26 @@ class _Alias(importlib.abc.Loader):
         """Does nothing: the module ran when it was imported under its own name."""
 
 
+def _refuse_in_from(name: str) -> None:
+    """Raises what `from horovod.tensorflow import data` shows, if that name is refused.
+
+    Python looks for a submodule where a module has no such attribute. It would hide this error if
+    it named the module that Python has looked for, which has our name and not the foreign one.
+    """
+    module, _, last = name.rpartition(".")
+    names = getattr(sys.modules.get(_OWN + module), "REFUSED", {})
+    instead = names.get(last) or REFUSED.get(name)
+    if instead:
+        raise ModuleNotFoundError(
+            f"{name} is not provided by smddp_tf.compat: {instead}", name=name
+        )
+
+
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
         del path, target
+        if name.startswith(_OWN):
+            _refuse_in_from(name.removeprefix(_OWN))
         if name.split(".")[0] not in ROOTS:
             return None
         for refused, instead in REFUSED.items():

@@ -5,7 +5,7 @@ Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. See docs/ke
 
 import smddp_tf
 from smddp_tf import *  # noqa: F403 - Horovod's Keras module has these names too
-from smddp_tf.keras import callbacks
+from smddp_tf.keras import callbacks, elastic
 from smddp_tf.keras._batch_norm import average_batch_normalization
 from smddp_tf.keras._evaluate import evaluate, predict
 from smddp_tf.keras._load import load_model
@@ -19,6 +19,7 @@ __all__ = [
     "SyncBatchNormalization",
     "average_batch_normalization",
     "callbacks",
+    "elastic",
     "evaluate",
     "load_model",
     "predict",

@@ -12,6 +12,7 @@ from smddp_tf._gradients.reduce import (
     reduce_overwriting,
 )
 from smddp_tf._job.process_sets import set_of
+from smddp_tf.keras import _local
 
 ATTRIBUTE = "_smddp_distribution"
 
@@ -34,6 +35,8 @@ class Distribution:
         self._local: set = set()
         self._reduced = False
         self._warned = False
+        self._loss_scaled = False
+        self.aggregated: list = []  # the variables of the gradients reduced last, in Keras 2
 
     def shared(self) -> "Distribution":
         """A copy for another optimizer of the same variables."""
@@ -75,15 +78,34 @@ class Distribution:
         """Whether this variable's gradients stay local."""
         return identity(variable) in self._local
 
+    @property
+    def has_local(self) -> bool:
+        """Whether some variables' gradients stay local."""
+        return bool(self._local)
+
     def register_local_var(self, variable) -> None:
         """Keeps this variable's gradients local."""
         self._local.add(local_source(variable))
 
     def reduce(self, grads, variables) -> list:
         """Reduces gradients over all ranks; None stays None."""
-        return reduce_all_but_local(
-            list(grads), list(variables), self.options, self._local, self.scale_local
+        grads, variables = list(grads), list(variables)
+        results = reduce_all_but_local(
+            grads, variables, self.options, self._local, self.scale_local
         )
+        if self._loss_scaled and self._local and self.options.process_set.size() > 1:
+            process_set = self.options.process_set
+            results = _local.spread_overflow(results, variables, self._local, process_set)
+        return results
+
+    def clip_by_global_norm(self, grads, variables, limit: float) -> list:
+        """Clips gradients, some of which are local, by one norm on all ranks."""
+        process_set = self.options.process_set
+        return _local.clip_by_global_norm(grads, variables, limit, self._local, process_set)
+
+    def clips_together(self, limit) -> bool:
+        """Whether clip_by_global_norm() is to clip: the optimizer's own would differ by rank."""
+        return bool(limit) and self.has_local and self.options.process_set.size() > 1
 
     def reduce_overwriting(self, grads, variables) -> list:
         """Reduces only the gradients that overwrite their variables (float8 in Keras 3)."""
@@ -102,6 +124,15 @@ class Distribution:
             yield
         finally:
             self._reduced = before
+
+    @contextlib.contextmanager
+    def loss_scaled(self):
+        """Context of a step that is skipped if some gradients are not finite."""
+        before, self._loss_scaled = self._loss_scaled, True
+        try:
+            yield
+        finally:
+            self._loss_scaled = before
 
     def mark_reduced(self, reduced=True) -> None:
         """Sets `reduced` directly, for optimizers that reduce and apply in separate calls."""

@@ -18,3 +18,8 @@ def test_compression(job):
 def test_between_nodes(job):
     """Adasum, int8 and top-k where MPI carries the bytes."""
     job(adasum_compression.between_nodes, 4, env={"SMDDP_NODES": "2"}).check(4)
+
+
+def test_topk_under_loss_scaling(job):
+    """A loss scale that grows, and shrinks after an overflow, loses and doubles nothing."""
+    job(adasum_compression.topk_under_loss_scaling, 2).check(2)

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 import smddp_tf as hvd
-from smddp_tf._graph.framework import compressor_ops
+from smddp_tf._compression.ops import compressor_ops
 
 hvd.init()
 ops = compressor_ops()

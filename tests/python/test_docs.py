@@ -151,6 +151,7 @@ def exported(module: str) -> list:
         ("smddp_tf", [name for name in smddp_tf.__all__ if name != "__version__"]),
         ("keras", exported("smddp_tf/keras/__init__.py")),
         ("callbacks", exported("smddp_tf/keras/callbacks/__init__.py")),
+        ("elastic", exported("smddp_tf/keras/elastic/__init__.py")),
     ],
 )
 def test_the_api_pages_have_every_public_name(page, names):

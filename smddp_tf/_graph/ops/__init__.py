@@ -4,6 +4,7 @@ All tensors of a call have one dtype. The ops run on the CPU. `root` is always a
 order.py keeps the ops in program order.
 """
 
+from smddp_tf._graph.datasets import refuse_in_parallel_functions
 from smddp_tf._graph.ops import gradients, vectorized  # noqa: F401 - they register themselves
 from smddp_tf._graph.ops.allgather import allgather
 from smddp_tf._graph.ops.allreduce import allreduce
@@ -22,3 +23,5 @@ __all__ = [
     "join",
     "reducescatter",
 ]
+
+refuse_in_parallel_functions()

@@ -71,7 +71,11 @@ def _(node, *upstream):
 def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", group)
-    return averaged if basics.rank() == root else [tf.zeros_like(grad) for grad in averaged]
+    if basics.rank() == root:
+        return averaged
+    # A session runs only what its fetches need, and zeros of a known shape need no input.
+    with tf.control_dependencies(averaged):
+        return [tf.zeros_like(grad) for grad in averaged]
 
 
 @_gradient_of("Broadcast")

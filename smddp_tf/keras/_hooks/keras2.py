@@ -2,10 +2,15 @@
 
 Gradients are reduced in the method that Keras provides for it (aggregate_gradients or
 _aggregate_gradients), which their LossScaleOptimizers call before checking for overflows. Hooks are
-set on the instance, so class, configuration and saved files remain Keras's own.
+set on the instance, so class, configuration and saved files remain Keras's own. Only the classes of
+LossScaleOptimizers are hooked themselves, as compile() under mixed_float16 makes one afterwards.
 """
 
+import functools
+import importlib
+
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
 
 tf = tensorflow()
@@ -16,6 +21,7 @@ class _Aggregate(Hook):
         pairs = list(grads_and_vars)
         variables = [variable for _, variable in pairs]
         grads = self.distribution.reduce([grad for grad, _ in pairs], variables)
+        self.distribution.aggregated = variables
         self.distribution.mark_reduced()
         return list(zip(grads, variables, strict=True))
 
@@ -75,6 +81,7 @@ class _AccumulateAndAggregate(Hook):
                 return [grad * tf.cast(factor, grad.dtype) for grad in reduced]
 
         reduced = tf.cond(self.is_update, update, lambda: [tf.zeros_like(g) for g in grads])
+        distribution.aggregated = variables
         distribution.mark_reduced()
         return list(zip(reduced, variables, strict=True))
 
@@ -111,6 +118,62 @@ class _ApplyWhenDue(Hook):
         return optimizer.iterations if tf.executing_eagerly() else applied.op
 
 
+class _ClipGradients(Hook):
+    """Hooks clipping in the current style; the variables are those aggregated last."""
+
+    def __call__(self, grads):
+        limit, variables = self.optimizer.global_clipnorm, self.distribution.aggregated
+        if not self.distribution.clips_together(limit):
+            return self.original(grads)
+        return self.distribution.clip_by_global_norm(grads, variables, limit)
+
+
+class _TransformGradients(Hook):
+    """Hooks clipping in the legacy style, where it is one of several transformations."""
+
+    def __call__(self, grads_and_vars):
+        optimizer, pairs = self.optimizer, list(grads_and_vars)
+        limit = optimizer.global_clipnorm
+        if not self.distribution.clips_together(limit):
+            return self.original(pairs)
+
+        def clip(pairs):
+            grads, variables = zip(*pairs, strict=True)
+            grads = self.distribution.clip_by_global_norm(grads, variables, limit)
+            return list(zip(grads, variables, strict=True))
+
+        own, optimizer._global_clipnorm_fn = optimizer._global_clipnorm_fn, clip
+        try:
+            return self.original(pairs)
+        finally:
+            optimizer._global_clipnorm_fn = own
+
+
+def _hook_loss_scaling(optimizer) -> None:
+    """Tells the distribution when a LossScaleOptimizer of the same Keras asks for gradients."""
+    modules = [
+        kind.__module__ for kind in type(optimizer).__mro__ if ".optimizers." in kind.__module__
+    ]
+    package = modules[-1].split(".optimizers.")[0]
+    scaling = importlib.import_module(f"{package}.mixed_precision.loss_scale_optimizer")
+    for kind in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
+        if "_smddp_hooked" not in vars(kind):
+            kind.apply_gradients = _scaled(kind.apply_gradients)
+            kind._smddp_hooked = True
+
+
+def _scaled(apply):
+    @functools.wraps(apply)
+    def distributed_apply(self, *args, **kwargs):
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None:
+            return apply(self, *args, **kwargs)
+        with distribution.loss_scaled():
+            return apply(self, *args, **kwargs)
+
+    return distributed_apply
+
+
 def fits(optimizer) -> bool:
     """Whether this is a tf_keras or Keras 2 optimizer, of either style."""
     return hasattr(optimizer, "aggregate_gradients") or hasattr(optimizer, "_aggregate_gradients")
@@ -125,6 +188,11 @@ def install(optimizer, distribution) -> None:
     hook = kind(aggregate, optimizer, distribution)
     setattr(optimizer, aggregate, hook)
     setattr(optimizer, update, _Update(update, optimizer, distribution))
+    clip, clipping = ("_clip_gradients", _ClipGradients)
+    if legacy:
+        clip, clipping = ("_transform_gradients", _TransformGradients)
+    setattr(optimizer, clip, clipping(clip, optimizer, distribution))
+    _hook_loss_scaling(optimizer)
     if distribution.passes > 1:
         skip = {"experimental_aggregate_gradients": False}
         if not legacy:

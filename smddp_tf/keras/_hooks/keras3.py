@@ -62,6 +62,9 @@ class _ClipGradients(Hook):
             if distribution.passes > 1 and not distribution.average_passes:
                 # Undo Keras's division by the number of passes.
                 grads = [g if g is None else g * distribution.passes for g in grads]
+        limit = self.optimizer.global_clipnorm
+        if distribution.clips_together(limit):
+            return distribution.clip_by_global_norm(grads, self.variables, limit)
         return self.original(grads)
 
 
@@ -88,9 +91,15 @@ def _hook_loss_scaling(kind: type) -> None:
         grads, inner = list(grads), self.inner_optimizer
         if not _accumulates(inner):
             variables = trainable_variables or inner._trainable_variables
-            grads = distribution.reduce(grads, variables)
+            with distribution.loss_scaled():
+                grads = distribution.reduce(grads, variables)
+        rescale = getattr(distribution.options.compression, "rescale", None)
         with distribution.step():
-            return apply(self, grads, trainable_variables)
+            if rescale is None or _accumulates(inner):  # which reduces what is unscaled already
+                return apply(self, grads, trainable_variables)
+            before = tf.identity(self.dynamic_scale)
+            apply(self, grads, trainable_variables)
+            return rescale(self.dynamic_scale / before)
 
     @functools.wraps(check_finite)
     def distributed_check_finite(self, grads):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from smddp_tf._collectives.variables import is_seed
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _distribution
@@ -79,3 +80,21 @@ def build(optimizer, variables) -> None:
     make(variables)
     if hasattr(optimizer, "built"):
         optimizer.built = True
+
+
+def training_state(model, optimizer=None) -> list:
+    """The variables that a training goes on from, each once.
+
+    They are the model's weights, the variables of its optimizers, which are created if need be, and
+    of `optimizer`, and the states of random generators, which are not among the weights.
+    """
+    variables = list(model.weights)
+    if getattr(model, "optimizer", None) is not None:
+        build(model.optimizer, model.trainable_variables)
+    if optimizer is not None:
+        build(optimizer, model.trainable_variables)
+    more = [] if optimizer is None else [optimizer]
+    for one in [*optimizers_of(model), *more]:
+        variables += variables_of(one)
+    variables += [v for v in model.variables if is_seed(v)]
+    return list({id(getattr(v, "_value", v)): v for v in variables}.values())

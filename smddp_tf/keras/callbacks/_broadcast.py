@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._collectives.checks import check_root
-from smddp_tf._collectives.variables import broadcast_, is_seed
+from smddp_tf._collectives.variables import broadcast_
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm
-from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
+from smddp_tf.keras.callbacks._base import Callback, training_state
 from smddp_tf.keras.callbacks._check import FirstUpdate
 
 tf = tensorflow()
@@ -43,9 +43,10 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     If the model has unbuilt layers, its first step is traced with the shapes of the first batch, so
     that the variables exist before they are broadcast. Dropout seeds are made different on each
-    rank. Of a model that it has broadcast before, the next fit() keeps each rank's state. Every
-    fit() warns if its first batch reduced no gradients, or if the ranks' weights differ after its
-    first update; for repeated checks, use CheckRanksEqual.
+    rank. Of a model that it has broadcast before, the next fit() keeps each rank's state, and
+    broadcasts what is new: added layers, a new optimizer's state. Every fit() warns if its first
+    batch reduced no gradients, or if the ranks' weights differ after its first update; for repeated
+    checks, use CheckRanksEqual.
 
     Put it first in the list: before validation and at the end of each epoch it averages the moving
     statistics of BatchNormalization over the ranks, so that later callbacks save the averages.
@@ -78,7 +79,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
         self.average_batch_normalization = average_batch_normalization
         self._models: weakref.WeakSet = weakref.WeakSet()  # those that were broadcast
-        self._shared: set = set()  # ids of the variables that were broadcast
+        self._shared: dict = {}  # the variables that were broadcast, weakly, by id
         self._first_update = None
         self._all_broadcast = False
         self._in_epoch = self._averaged = False
@@ -124,29 +125,35 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self.process_set.size() == 1:
             return
         if self.model in self._models:
+            # Layers that were added, or an optimizer made, since the last fit().
+            self._broadcast(self._variables(self.model))
+            self._all_broadcast = False
             self._first_update = FirstUpdate(self.model, self.local, self.process_set, again=True)
         elif _has_variables(self.model):
             self._synchronize(self.model)
 
     def _variables(self, model) -> list:
-        variables = list(model.weights)
-        if getattr(model, "optimizer", None) is not None:
-            build(model.optimizer, model.trainable_variables)
-        for optimizer in optimizers_of(model):
-            variables += variables_of(optimizer)
-        variables += [v for v in model.variables if is_seed(v)]  # not in weights
-        unique = {id(getattr(v, "_value", v)): v for v in variables}
-        return [v for key, v in unique.items() if key not in self.local | self._shared]
+        def taken(variable):
+            own = id(getattr(variable, "_value", variable)) in self.local
+            return own or self._was_broadcast(variable)
+
+        return [variable for variable in training_state(model) if not taken(variable)]
+
+    def _was_broadcast(self, variable) -> bool:
+        variable = getattr(variable, "_value", variable)
+        known = self._shared.get(id(variable))  # an id may be used again, so compare
+        return known is not None and known() is variable
 
     def _synchronize(self, model) -> None:
         self._models.add(model)
-        self._shared, self._all_broadcast = set(), False
+        self._all_broadcast = False
         self._broadcast(self._variables(model))
         self._first_update = FirstUpdate(model, self.local, self.process_set)
 
     def _broadcast(self, variables) -> None:
         broadcast_(variables, self.root_rank, "initial state", self.process_set)
-        self._shared |= {id(getattr(v, "_value", v)) for v in variables}
+        inner = [getattr(v, "_value", v) for v in variables]
+        self._shared |= {id(variable): weakref.ref(variable) for variable in inner}
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """Broadcasts variables created late, and checks that the first update was reduced."""

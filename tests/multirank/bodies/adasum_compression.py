@@ -233,3 +233,35 @@ def between_nodes():
         got = hvd.allreduce(x, op=hvd.Sum, compression=compression, name="x")
         assert np.allclose(got, total, rtol=1e-6), got
     report(checks=checked())
+
+
+def _loss_scaled_steps(jit):
+    """Nine steps, of which one overflows, change the scale four times. jit=None: no tf.function."""
+    topk, scales = C.topk(0.01), []
+    v = keras.Variable(np.zeros(1000, np.float32))
+    inner = hvd_keras.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=topk)
+    optimizer = keras.optimizers.LossScaleOptimizer(inner, 1024.0, dynamic_growth_steps=2)
+    optimizer.build([v])
+
+    def step(grad):
+        optimizer.apply([grad], [v])
+
+    step = step if jit is None else tf.function(step, jit_compile=jit)
+    gradient = np.arange(1, 1001, dtype=np.float32)
+    for i in range(9):
+        scales.append(float(optimizer.dynamic_scale.numpy()))
+        overflow = np.inf if i == 4 and rank == 0 else 1
+        step(tf.constant(gradient * scales[-1] * overflow))
+    assert scales == [1024, 1024, 2048, 2048, 4096, 2048, 2048, 4096, 4096]
+    (kept,) = topk.kept.values()
+    kept = hvd.allreduce(kept, op=hvd.Average, name=f"kept, jit {jit}").numpy()
+    # Whole numbers times powers of 2: exact.
+    scale = optimizer.dynamic_scale.numpy()
+    np.testing.assert_array_equal(kept / scale - v.numpy(), 8 * gradient)
+
+
+def topk_under_loss_scaling():
+    """What was kept follows the loss scale, so that sent and kept are the gradients' sum."""
+    for jit in (None, False, True):
+        _loss_scaled_steps(jit)
+    report(done=True)

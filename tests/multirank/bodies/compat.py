@@ -43,9 +43,16 @@ def _refused_names():
     import horovod.tensorflow as hvd
     import horovod.tensorflow.keras as k
 
-    for module in (hvd, k, horovod):
+    for module in (hvd, k, horovod.keras):  # a name of each, and a module
+        name = {id(hvd): "tensorflow", id(k): "tensorflow.keras"}.get(id(module), "keras")
+        elastic = importlib.import_module(f"horovod.{name}.elastic")
+        assert elastic.run is module.elastic.run, name
+    for module in (hvd, horovod):
         for name, instead in getattr(module, "REFUSED", {"run": "smddprun"}).items():
             _raises(AttributeError, instead, getattr, module, name)
+            # Python imports a name of `from ... import` as a module where there is none.
+            words = f"from {module.__spec__.name.removeprefix('smddp_tf.compat.')} import {name}"
+            _raises(ImportError, instead, exec, words, {})
     _raises(ValueError, "has not been initialized", hvd.rank)
 
 
@@ -56,11 +63,26 @@ def _horovod():
     hvd.init()
     from horovod.common.exceptions import HorovodInternalError
     from horovod.common.process_sets import ProcessSet
-    from horovod.common.util import gpu_available, nccl_built, num_rank_is_power_2, split_list
-    from horovod.tensorflow.compression import Compression
+    from horovod.common.util import (
+        check_extension,
+        extension_available,
+        gpu_available,
+        nccl_built,
+        num_rank_is_power_2,
+        split_list,
+    )
+    from horovod.tensorflow.compression import Compression, Compressor
     from horovod.tensorflow.mpi_ops import Sum, _allreduce, rank
+    from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
     from horovod.tensorflow.util import refs_to_vars, vars_to_refs
 
+    assert hvd.SyncBatchNormalization is hvd.sync_batch_norm.SyncBatchNormalization
+    assert SyncBatchNormalization and hvd.functions.broadcast_object is hvd.broadcast_object
+    assert hvd.compression.Compression is hvd.Compression
+    _raises(NotImplementedError, "compress(tensor)", Compressor.compress, 1.0)
+    assert extension_available("tensorflow") and not extension_available("torch", verbose=True)
+    check_extension("horovod.tensorflow", "HOROVOD_WITH_TENSORFLOW", __file__, "mpi_lib")
+    _raises(ImportError, "TensorFlow", check_extension, "horovod.torch")
     assert HorovodInternalError and ProcessSet and Compression and gpu_available
     import tensorflow as tf
 
@@ -73,6 +95,8 @@ def _horovod():
     assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)
     assert split_list([1, 2, 3], 2) == [[1, 2], [3]] and not nccl_built(verbose=True)
     assert float(_allreduce(tf.constant(2.0))) == 2.0 and rank() == 0
+    assert hvd._reducescatter(tf.constant([2.0])) == [2.0]
+    assert hvd.mpi_ops._grouped_reducescatter([tf.constant([2.0])])[0] == [2.0]
     # Tensors in eager mode, as of Horovod, whose scripts go on with them.
     for got in (k.allreduce(3.0, "a"), k.broadcast(3.0, 0), k.allgather([3.0])[0]):
         assert got.numpy() == 3.0

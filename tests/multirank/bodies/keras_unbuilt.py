@@ -1,5 +1,7 @@
 """What ranks do in test_keras_agreement.py with models that the first batch builds."""
 
+import warnings
+
 import keras_modes
 import numpy as np
 import tensorflow as tf
@@ -133,6 +135,20 @@ def _variables_made_later():
     keras_modes.assert_equal_on_all_ranks(model.layers[0], "late")
 
 
+def _layers_added_between_fits():
+    """They are broadcast by the next fit() with the same callback, as is a new optimizer."""
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(4, name="first")])
+    callbacks = [C.BroadcastGlobalVariablesCallback(0)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        for units in (3, 2, 1):
+            model.add(keras.layers.Dense(units))
+            model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), "mse")
+            model.fit(SERIES[:4, 0], Y[:4], verbose=0, callbacks=callbacks)
+            keras_modes.assert_equal_on_all_ranks(model, f"with {units} units")
+
+
 def models_that_the_first_batch_builds():
     for kind in (Recurrent, Headed, OwnStep, Ragged):
         x = _ragged_inputs() if kind is Ragged else SERIES
@@ -141,4 +157,5 @@ def models_that_the_first_batch_builds():
             _check_equal(kind, alone, _train(kind, True, x, eager, 2 * size))
     if not keras_modes.KERAS3:
         _variables_made_later()
+    _layers_added_between_fits()
     report(done=True)

@@ -104,6 +104,10 @@ def _local_sources(w):
     assert isinstance(tape, tf.GradientTape)
     single = tape.gradient(loss, w)
     assert np.allclose(tf.convert_to_tensor(single)[0], (size + 1) / 2)
+    own, reduced = tape.get_local_and_global_gradients(loss, [local, w])
+    assert [source is local for source, _ in own] == [True] and float(own[0][1]) == float(got[0])
+    assert [source is w for source, _ in reduced] == [True]
+    assert np.allclose(tf.convert_to_tensor(reduced[0][1])[0], (size + 1) / 2)
     return tape
 
 

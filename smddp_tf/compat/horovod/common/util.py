@@ -30,6 +30,19 @@ def split_list(items, num_parts: int) -> list:
     return parts
 
 
+def extension_available(ext_base_name: str, verbose=False) -> bool:
+    """Whether collectives of this framework are there: those of "tensorflow" only."""
+    del verbose
+    return ext_base_name == "tensorflow"
+
+
+def check_extension(ext_name: str, ext_env_var="", pkg_path="", *args) -> None:
+    """Raises ImportError unless it is horovod.tensorflow."""
+    del ext_env_var, pkg_path, args
+    if ext_name != "horovod.tensorflow":
+        raise ImportError(f"{ext_name} is not provided: this library is for TensorFlow")
+
+
 def gpu_available(ext_base_name="tensorflow", verbose=False) -> bool:
     """Whether TensorFlow sees a GPU."""
     del ext_base_name, verbose

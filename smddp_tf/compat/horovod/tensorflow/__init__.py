@@ -4,11 +4,19 @@ import smddp_tf
 from smddp_tf import *  # noqa: F403
 from smddp_tf.compat._install import refuse_names
 from smddp_tf.compat.horovod.common.util import split_list
-from smddp_tf.compat.horovod.tensorflow import mpi_ops, util
+from smddp_tf.compat.horovod.tensorflow import (
+    compression,
+    functions,
+    mpi_ops,
+    sync_batch_norm,
+    util,
+)
 from smddp_tf.compat.horovod.tensorflow.mpi_ops import (
     _allreduce,
     _basics,
     _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
     check_num_rank_power_of_2,
     gpu_available,
     handle_average_backwards_compatibility,
@@ -24,7 +32,6 @@ from smddp_tf.compat.horovod.tensorflow.util import (
 __version__ = "0.28.1"
 
 REFUSED = {
-    "elastic": "a job keeps its ranks; restart it from its last checkpoint",
     "data": "use tf.data in each rank, or tf.data's own service",
     "run": "launch the script with smddprun -np N",
     "LocalGradientAggregationHelper": "pass backward_passes_per_step to DistributedOptimizer",

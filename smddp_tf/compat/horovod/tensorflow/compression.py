@@ -2,3 +2,17 @@
 
 from smddp_tf._compression import Compression, NoneCompressor
 from smddp_tf._compression.casts import FP16Compressor
+
+
+class Compressor:
+    """The base that scripts derive their own compressors from; any class with both will do."""
+
+    @staticmethod
+    def compress(tensor):
+        """Returns (what is reduced, a context)."""
+        raise NotImplementedError("a compressor has compress(tensor)")
+
+    @staticmethod
+    def decompress(tensor, context):
+        """Returns the tensor that the context belongs to."""
+        raise NotImplementedError("a compressor has decompress(tensor, context)")

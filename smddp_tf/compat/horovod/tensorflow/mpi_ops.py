@@ -21,6 +21,16 @@ def _grouped_allreduce(tensors, name=None, op=smddp_tf.Sum, **options):
     return smddp_tf.grouped_allreduce(tensors, op=op, name=name, **options)
 
 
+def _reducescatter(tensor, name=None, op=smddp_tf.Sum, **options):
+    """Reducescatter with op=Sum by default."""
+    return smddp_tf.reducescatter(tensor, op=op, name=name, **options)
+
+
+def _grouped_reducescatter(tensors, name=None, op=smddp_tf.Sum, **options):
+    """Grouped reducescatter with op=Sum by default."""
+    return smddp_tf.grouped_reducescatter(tensors, op=op, name=name, **options)
+
+
 def handle_average_backwards_compatibility(op, average):
     """Resolves Horovod's old `average` and new `op` argument to a ReduceOp."""
     from smddp_tf._collectives.checks import resolve_op

@@ -4,11 +4,8 @@ import numpy as np
 
 import smddp_tf
 import smddp_tf.keras
-from smddp_tf.compat._install import refuse_names
 from smddp_tf.compat.horovod.tensorflow.keras import callbacks  # noqa: F401
 from smddp_tf.keras import *  # noqa: F403
-
-REFUSED = {"elastic": "a job keeps its ranks; restart it from its last checkpoint"}
 
 __all__ = list(smddp_tf.keras.__all__)
 
@@ -54,6 +51,3 @@ def broadcast(value, root_rank, name=None):
 def reducescatter(value, name=None, op=smddp_tf.Average):
     """smddp_tf.reducescatter()."""
     return smddp_tf.reducescatter(value, op=op, name=name)
-
-
-__getattr__ = refuse_names("horovod.tensorflow.keras", REFUSED)

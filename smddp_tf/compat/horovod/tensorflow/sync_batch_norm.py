@@ -1,0 +1,3 @@
+"""horovod.tensorflow.sync_batch_norm."""
+
+from smddp_tf import SyncBatchNormalization  # noqa: F401

@@ -1,0 +1,85 @@
+"""What ranks do in test_keras_local.py."""
+
+import keras_modes
+import numpy as np
+import tensorflow as tf
+from checks import WAYS
+from harness import rank, report, size
+
+import smddp_tf.keras as hvd
+
+keras = tf.keras
+RANGE = 60000.0  # of float16
+
+
+def _two_branches():
+    """A layer for all ranks, and one of each rank's own, with inputs of its own."""
+    inputs = [keras.Input((6,)), keras.Input((6,))]
+    shared, own = keras.layers.Dense(3, name="shared"), keras.layers.Dense(3, name="own")
+    total = keras.layers.Add()([shared(inputs[0]), own(inputs[1])])
+    outputs = keras.layers.Activation("linear", dtype="float32")(total)
+    return keras.Model(inputs, outputs), shared, own
+
+
+def _scale_and_steps(optimizer) -> list:
+    if keras_modes.KERAS3:
+        return [optimizer.dynamic_scale, optimizer.inner_optimizer.iterations]
+    return [optimizer._loss_scale._current_loss_scale, optimizer.iterations]
+
+
+def an_overflow_of_a_local_gradient(jit=False, passes=1):
+    """In one step of rank 1 the gradient of its own layer overflows, and no other one does."""
+    rng = np.random.RandomState(rank)
+    x, y = rng.randn(32, 6).astype("float32"), rng.randint(0, 3, 32)
+    own_x = x.copy()
+    if rank == 1:
+        own_x[8:12] = RANGE / 2 * rng.rand(4, 6)
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    model, shared, own = _two_branches()
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1e-4, momentum=0.9), backward_passes_per_step=passes
+    )
+    for weight in own.weights:
+        optimizer.register_local_var(weight)
+    model.compile(optimizer, keras_modes.loss_object(), jit_compile=jit)
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=own.weights)
+    model.fit([x, own_x], y, batch_size=4, shuffle=False, verbose=0, callbacks=[broadcast])
+    scale, steps = _scale_and_steps(model.optimizer)
+    assert float(tf.convert_to_tensor(scale)) < 2**15, "nothing overflowed"
+    hvd.check_ranks_equal([*shared.weights, scale, steps])
+    assert all(np.isfinite(weight).all() for weight in model.get_weights())
+    report()
+
+
+def _clipped(optimizer, way):
+    """One step with a gradient of all ranks and one of this rank; returns what they changed."""
+    shared, own = tf.Variable([0.0, 0.0], name="shared"), tf.Variable([0.0], name="own")
+    optimizer.register_local_var(own)
+    grads = [tf.constant([3.0 * (rank + 1), 0.0]), tf.constant([4.0 * size * (rank + 1)])]
+
+    @WAYS[way]
+    def step():
+        optimizer.apply_gradients(zip(grads, [shared, own], strict=True))
+
+    step()
+    return -shared.numpy(), -own.numpy()
+
+
+def a_global_norm():
+    """It is that of the shared gradient and of all ranks' own ones, so one process's."""
+    kinds = [keras.optimizers.SGD]
+    if not keras_modes.KERAS3:
+        kinds.append(keras.optimizers.legacy.SGD)
+    shared, own = 3.0 * (size + 1) / 2, 4.0 * (np.arange(size) + 1)
+    norm = np.sqrt(shared**2 + np.square(own).sum())
+    for kind in kinds:
+        for way in WAYS:
+            for limit in (norm / 8, norm * 2):
+                optimizer = hvd.DistributedOptimizer(kind(1.0, global_clipnorm=limit))
+                got = _clipped(optimizer, way)
+                factor = min(1.0, limit / norm)
+                # Some ulps of numbers up to 16.
+                assert np.allclose(got[0], [shared * factor, 0], atol=1e-5), (kind, way, got)
+                assert np.allclose(got[1], own[rank] * factor, atol=1e-5), (kind, way, got)
+                hvd.check_ranks_equal([tf.Variable(got[0])])
+    report()

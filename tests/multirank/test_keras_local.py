@@ -1,0 +1,19 @@
+"""Gradients that stay local, where the optimizer decides by all gradients, through mpirun."""
+
+import pytest
+from bodies import keras_local
+from conftest import KERASES, on_ranks
+
+
+@pytest.mark.tf_keras
+@pytest.mark.parametrize("options", [{}, {"passes": 2}, {"jit": True}], ids=str)
+def test_an_overflow_of_a_local_gradient(keras_job, options):
+    """All ranks skip the step and shrink the scale if one rank's own gradient overflows."""
+    keras_job(keras_local.an_overflow_of_a_local_gradient(**options), 2).check(2)
+
+
+@pytest.mark.tf_keras
+@on_ranks("keras_job", KERASES, 2, 3)
+def test_a_global_norm(keras_job, ranks):
+    """global_clipnorm clips by one norm on all ranks."""
+    keras_job(keras_local.a_global_norm, ranks).check(ranks)
