@@ -6,6 +6,7 @@
 #include "core/log.h"
 #include "core/try_lock.h"
 #include "transport/alarm.h"
+#include "transport/mpi/idle_waits.h"
 
 namespace smddp {
 namespace {
@@ -43,6 +44,7 @@ class MpiAlarm : public Alarm {
   bool Heard(int* code, std::string* text) override {
     std::unique_lock<std::mutex> lock = TryLock(mpi_->mutex());
     if (!lock.owns_lock()) return false;
+    IdleWaits none(IdleWaits::kLookOnly);
     for (int node = 0; node < size_; ++node) {
       // MPI_Status has 20 bytes in MPICH and 24 in Open MPI; it is never read.
       alignas(8) char status[64];

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>  // for move
 
+#include "transport/mpi/idle_waits.h"
+
 namespace smddp {
 namespace {
 
@@ -117,6 +119,7 @@ class MpiGroup : public PeerGroup {
 
   Status Test(bool* done) override {
     std::lock_guard<std::mutex> lock(mpi_->mutex());
+    IdleWaits none(IdleWaits::kLookOnly);
     *done = exchanges_.empty();
     if (*done) return {};
     int flag = 0;
@@ -137,6 +140,7 @@ class MpiGroup : public PeerGroup {
   template <typename Call>
   Status Start(Exchange exchange, const char* what, Call&& call) {
     std::lock_guard<std::mutex> lock(mpi_->mutex());
+    IdleWaits none(IdleWaits::kLookOnly);
     exchanges_.push_back(std::move(exchange));
     Status status = mpi_->CheckError(call(&exchanges_.back()), what);
     if (!status.ok()) exchanges_.pop_back();

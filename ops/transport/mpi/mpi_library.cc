@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/log.h"
+#include "transport/mpi/idle_waits.h"
 #include "transport/mpi/library_paths.h"
 
 namespace smddp {
@@ -167,6 +168,7 @@ Status MpiLibrary::Load(const LaunchInfo& launch) {
 }
 
 Status MpiLibrary::Resolve(void* library) {
+  library_ = library;
   open_mpi_ = ::dlsym(library, "ompi_mpi_comm_world") != nullptr;
   std::string missing;
   auto find = [&](const char* symbol, auto* function) {
@@ -222,6 +224,8 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
     int provided = 0;
     Parameter quick_start("OMPI_MCA_btl", "^ofi", OnOneNode(launch));
     Parameter failing_calls("OMPI_MCA_mpi_ft_enable", "1", MayFailCalls(launch));
+    Parameter idle_waits(kIdleWaitsParameter, kIdleWaitsByNaps, true);
+    const bool naps = std::strcmp(std::getenv(kIdleWaitsParameter), kIdleWaitsByNaps) == 0;
     int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
     if (error != 0) {
       return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +
@@ -230,6 +234,7 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
                                  ") belong to that launcher?"};
     }
     we_began_mpi = true;
+    if (naps) FindIdleWaits(library_);
   }
 
   query_thread_(&thread_level_);
@@ -270,6 +275,7 @@ void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   // A rank that failed never arrives, and MPI_Finalize itself could not be interrupted.
   std::string purposes;
   if (all_began_ && !Meet(kToEnd, stop, &purposes)) return;
+  IdleWaits naps(IdleWaits::kNap);
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
 }
@@ -286,6 +292,7 @@ Status MpiLibrary::CheckError(int error, const char* what) const {
 }
 
 Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
+  IdleWaits naps(IdleWaits::kNap);
   return CheckError(allgather_(send, bytes, byte_, recv, bytes, byte_, world_), "MPI_Allgather");
 }
 
@@ -312,6 +319,7 @@ bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
   for (unsigned nap = 0;; nap = std::min(nap + 1, kLongestNap)) {
     {
       std::lock_guard<std::mutex> lock(mutex_);
+      IdleWaits none(IdleWaits::kLookOnly);
       if (test(&request, &flag, status) != 0) return false;
     }
     if (flag) break;
@@ -331,6 +339,7 @@ Status MpiLibrary::Split(int color, int key, MpiHandle* comm,
     status = SplitAside(color, key, problem, comm);
   } else {
     std::lock_guard<std::mutex> lock(mutex_);
+    IdleWaits naps(IdleWaits::kNap);
     status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
   }
   if (status.ok() && color != kNoColor) set_errhandler_(*comm, errors_return_);
@@ -349,6 +358,7 @@ Status MpiLibrary::SplitAside(int color, int key, const std::function<Status()>&
     // Other threads go on calling MPI where they may, such as the alarm if this call never ends.
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
     if (thread_level_ < kThreadMultiple) lock.lock();
+    IdleWaits naps(IdleWaits::kNap);
     call->error = comm_split_(world_, color, key, &call->comm);
     call->over = true;
   }).detach();

@@ -99,6 +99,7 @@ class MpiLibrary {
   int (*library_version_)(char*, int*);
 
   static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
+  void* library_ = nullptr;
   bool open_mpi_ = false;
   bool all_began_ = false;  // this library initialized MPI on all ranks
   int thread_level_ = 0;
