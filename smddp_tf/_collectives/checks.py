@@ -82,6 +82,8 @@ def tensor_of(value, what: str):
     Raises:
       ValueError: it cannot be one.
     """
+    if isinstance(value, tf.Tensor):
+        return value
     try:
         return tf.convert_to_tensor(value)
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:

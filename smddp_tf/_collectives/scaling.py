@@ -16,6 +16,8 @@ def factor(value) -> float:
     Raises:
       TypeError: it is not a number that is known now.
     """
+    if type(value) is float and value == 1.0:  # nearly always
+        return value
     try:
         number = float(np.float32(value))
     except (TypeError, ValueError, NotImplementedError):

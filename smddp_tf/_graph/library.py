@@ -36,9 +36,21 @@ def register_gpu_compressors() -> None:
     _tf_library().smddp_register_gpu_compressors()
 
 
+@functools.cache
+def tensorflow_places() -> bool:
+    """Whether ops are placed by TensorFlow: it has kernels of theirs for GPUs."""
+    return config.gpu_kernels()
+
+
 def where_tensors_are():
-    """A context that places ops: on the CPU, or by TensorFlow where there are kernels for GPUs."""
-    return contextlib.nullcontext() if config.gpu_kernels() else tensorflow().device("/cpu:0")
+    """A context that places ops: on the CPU, or where TensorFlow does."""
+    return contextlib.nullcontext() if tensorflow_places() else tensorflow().device("/cpu:0")
+
+
+@functools.cache
+def only_cpus() -> bool:
+    """Whether the CPU is the only place for an eager op, so that a context need not say so."""
+    return {one.device_type for one in tensorflow().config.list_physical_devices()} == {"CPU"}
 
 
 @functools.cache

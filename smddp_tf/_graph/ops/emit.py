@@ -17,9 +17,12 @@ jit_gradients: dict = {}
 def emit(kind: str, **arguments):
     """Emits an op that keeps program order. Returns its outputs."""
     library.check_async_ops()
+    op = getattr(_ops, f"smddp_{kind}")
+    if tf.executing_eagerly() and library.only_cpus():
+        return op(**arguments)
     order.keep()
     with library.where_tensors_are():
-        return getattr(_ops, f"smddp_{kind}")(**arguments)
+        return op(**arguments)
 
 
 def emit_matched(kind: str, group: Group, **arguments):
