@@ -4,6 +4,9 @@
 
 #include <locale.h>
 
+#include <cstdio>
+#include <string>
+
 namespace smddp {
 
 // While it lives, this thread reads and writes numbers as in C.
@@ -21,5 +24,21 @@ class CNumbers {
   }
   const locale_t before_;
 };
+
+// A value as a message shows it: of a setting, "1.5" and "600".
+inline std::string FormatNumber(double value) {
+  CNumbers numbers;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+// What a clock showed, "1.5 s" and "600.0 s".
+inline std::string FormatSeconds(double seconds) {
+  CNumbers numbers;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds);
+  return text;
+}
 
 }  // namespace smddp

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/c_numbers.h"
 #include "core/log.h"
 
 namespace smddp {
@@ -15,8 +16,8 @@ bool Farewell::Pointless() {
   if (failed_) return linger_.Passed();
   if (deadline_.Passed() && !told_) {
     told_ = true;
-    LogWarning("has ended and waits for the other ranks to end, since " +
-               std::to_string(static_cast<long long>(seconds_)) + " s");
+    LogWarning("has ended and waits for the other ranks to end, since " + FormatNumber(seconds_) +
+               " s");
   }
   // The monitor's checks; its thread has stopped.
   const ShmGroup& shm = *everybody_.shm();

@@ -1,5 +1,7 @@
 #include "engine/set_meeting.h"
 
+#include "core/c_numbers.h"
+
 namespace smddp {
 
 Status SetMeeting::Problem() const {
@@ -19,8 +21,7 @@ Status SetMeeting::Problem() const {
   }
   if (!deadline_.Passed()) return {};
   return {Code::kTimeout,
-          self + " waited " + std::to_string(static_cast<long long>(seconds_)) +
-              " s for other ranks in " + what_ +
+          self + " waited " + FormatNumber(seconds_) + " s for other ranks in " + what_ +
               ", which is over SMDDP_TIMEOUT_SECONDS; see what those ranks are doing, or raise the "
               "limit if they are only slow"};
 }

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "collective/request.h"
+#include "core/c_numbers.h"
 #include "core/span.h"
 #include "core/topology.h"
 #include "engine/trace/timeline.h"
@@ -27,6 +28,14 @@ uint16_t ReduceHalf(const char* isa, DType dtype, std::vector<uint16_t> bits) {
       {sources.data(), static_cast<int>(sources.size()), 1, &out, nullptr, 1.0, 1});
   SetIsa("");
   return out;
+}
+
+TEST(MessagesShowASettingAsItWasGiven) {
+  EXPECT_EQ(FormatNumber(1.5), "1.5");
+  EXPECT_EQ(FormatNumber(600), "600");
+  EXPECT_EQ(FormatNumber(0.25), "0.25");
+  EXPECT_EQ(FormatNumber(86400.5), "86400.5");
+  EXPECT_EQ(FormatSeconds(2), "2.0 s");
 }
 
 }  // namespace

@@ -3,8 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
+#include "core/c_numbers.h"
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/channel.h"
@@ -21,12 +21,6 @@ constexpr double kReadySeconds = 0.1;
 constexpr double kJoinSeconds = 60;
 // The monitor of a process that runs at all, on a busy machine too, has looked meanwhile.
 constexpr double kStillSeconds = 1;
-
-std::string Seconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", seconds);
-  return text;
-}
 
 // The ranks that rank `self` is waiting for.
 std::string RankList(const std::vector<int>& ranks, int self) {
@@ -73,7 +67,7 @@ Status Monitor::Start() {
   if (joined_ > 0) return {};
   thread_.join();
   return {Code::kTimeout,
-          "the ranks of this node did not all start within " + Seconds(kJoinSeconds)};
+          "the ranks of this node did not all start within " + FormatSeconds(kJoinSeconds)};
 }
 
 void Monitor::Stop() {
@@ -149,7 +143,7 @@ void Monitor::CheckPlans(double seconds, Status* failure) const {
   watched_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
     if (!failure->ok() || waited <= config_.timeout_seconds) return;
     *failure = {Code::kTimeout, waiting + ": that bucket was not submitted within " +
-                                    Seconds(waited) +
+                                    FormatSeconds(waited) +
                                     " (SMDDP_TIMEOUT_SECONDS); an operation that computes its "
                                     "gradients may have failed on this rank"};
   });
@@ -216,26 +210,25 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
   }
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + DescribeOperation(operation) + ", for " +
-                             Seconds(operation.waited) + remedy};
+                             FormatSeconds(operation.waited) + remedy};
 }
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,
                         bool elsewhere) const {
   return {Code::kTimeout,
-          "rank " + std::to_string(topo_.rank) + " waited " + Seconds(operation.waited) + " for " +
-              RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
-              ", which is over SMDDP_TIMEOUT_SECONDS=" +
-              std::to_string(static_cast<long long>(config_.timeout_seconds)) +
+          "rank " + std::to_string(topo_.rank) + " waited " + FormatSeconds(operation.waited) +
+              " for " + RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
+              ", which is over SMDDP_TIMEOUT_SECONDS=" + FormatNumber(config_.timeout_seconds) +
               "; see what those ranks are doing, or raise the limit if they are only slow" +
               (elsewhere ? " (they may wait for another node themselves)" : "")};
 }
 
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
-  LogWarning("stalled: waited " + Seconds(operation.waited) + " for " +
+  LogWarning("stalled: waited " + FormatSeconds(operation.waited) + " for " +
              RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
              ". They are stopped, slow, out of data, or took another path "
              "through the program. It fails after " +
-             Seconds(config_.timeout_seconds) + " (SMDDP_TIMEOUT_SECONDS)");
+             FormatNumber(config_.timeout_seconds) + " s (SMDDP_TIMEOUT_SECONDS)");
 }
 
 void Monitor::Break(const Status& own) {

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <utility>  // for move
 
+#include "core/c_numbers.h"
 #include "core/deadline.h"
 
 namespace smddp {
@@ -31,12 +31,6 @@ class Nap {
  private:
   double since_ = NowSeconds();
 };
-
-std::string Seconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f s", seconds);
-  return text;
-}
 
 Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
 
@@ -144,7 +138,8 @@ Status NcclRunner::Settle(const char* function, NcclResult result, double second
     if (result != kNcclInProgress) break;
     if (aborted()) return Aborted();
     if (deadline.Passed()) {
-      return {Code::kTimeout, std::string(function) + " has not ended within " + Seconds(seconds)};
+      return {Code::kTimeout,
+              std::string(function) + " has not ended within " + FormatSeconds(seconds)};
     }
     nap.Take();
   }
