@@ -70,7 +70,7 @@ _NEED_TENSORFLOW = {
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",
     "SyncBatchNormalization": "keras._sync_batch_norm",
-    "elastic": "smddp_tf",  # a module itself
+    "elastic": "smddp_tf",  # a module itself; keras, which takes these names, is half made then
 }
 
 if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW

@@ -24,7 +24,7 @@ def _op_library():
 def ops():
     """The module of TensorFlow op functions, loaded on first use."""
     loaded = _op_library()
-    if config.gpu_kernels():
+    if tensorflow_places():
         _tf_library().smddp_register_gpu_kernels()
     if config.blocking_ops():
         _tf_library().smddp_block_ops(b"SMDDP_TEST_BLOCKING_OPS=1")

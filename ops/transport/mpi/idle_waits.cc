@@ -16,6 +16,7 @@ bool usual = false;  // what mpirun chose; whoever else calls MPI in this proces
 int of_kind[2] = {0, 0};
 
 void Choose() {
+  if (set_pause == nullptr) return;
   set_pause(of_kind[IdleWaits::kLookOnly] == 0 && (of_kind[IdleWaits::kNap] > 0 || usual));
 }
 
@@ -34,13 +35,13 @@ void FindIdleWaits(void* library) {
 IdleWaits::IdleWaits(Kind kind) : kind_(kind) {
   std::lock_guard<std::mutex> lock(mutex);
   ++of_kind[kind_];
-  if (set_pause != nullptr) Choose();
+  Choose();
 }
 
 IdleWaits::~IdleWaits() {
   std::lock_guard<std::mutex> lock(mutex);
   --of_kind[kind_];
-  if (set_pause != nullptr) Choose();
+  Choose();
 }
 
 }  // namespace smddp

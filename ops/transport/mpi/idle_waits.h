@@ -1,4 +1,4 @@
-// How Open MPI waits for messages: with its nap or without a pause, never by yielding the core.
+// How Open MPI 5 waits for messages: with its nap or without a pause, but not by yielding the core.
 //
 // Open MPI polls. With more ranks than cores it yields the core after each poll that found nothing,
 // and Linux 6.18 was seen to give two ranks that yield like that a core each for over a minute:
