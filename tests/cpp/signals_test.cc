@@ -6,12 +6,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <functional>
 #include <string>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "check.h"
 #include "core/deadline.h"
+#include "engine/watch/monitor.h"
 
 using namespace smddp;
 
@@ -36,9 +40,9 @@ TEST(TheMonitorIsWokenAndKeepsItsOwnTime) {
 
 namespace {
 
-// A process that SIGTERM ends: returns what it wrote to stderr before that.
+// A process that a signal ends: returns what it wrote to stderr before that.
 template <typename Body>
-std::string WordsOf(const Body& body) {
+std::string WordsOf(const Body& body, int signal = SIGTERM) {
   int ends[2];
   EXPECT(::pipe(ends) == 0);
   pid_t child = ::fork();
@@ -55,7 +59,7 @@ std::string WordsOf(const Body& body) {
   ::close(ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM, std::to_string(status));
+  EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == signal, std::to_string(status));
   return words;
 }
 
@@ -80,4 +84,63 @@ TEST(LastWordsAreWrittenAtOnce) {
               Terminate();
             }),
             "");
+}
+
+namespace {
+
+// A rank of which a thread stays inside MPI: nobody can look at its channels.
+class OutOfSight : public Watched {
+ public:
+  using Look = std::function<void(Operation*, const std::vector<int>&)>;
+  using LookAtPlan = std::function<void(const std::string&, double)>;
+
+  bool InspectAll(double, const Look&) override {
+    ++looks;
+    return false;
+  }
+  void InspectPlans(double, const LookAtPlan&) override {}
+  Status InspectCycles(double) override { return {}; }
+  void FailAll(const Status&) override {}
+  Timeline* timeline() override { return &timeline_; }
+  std::string FlightRecord() const override { return "  #5 allreduce 'sum': under way\n"; }
+
+  std::atomic<int> looks{0};
+
+ private:
+  Timeline timeline_;
+};
+
+const char kWords[] =
+    "smddp_tf error: ended by SIGTERM in the middle of a collective; a rank on another node may "
+    "have ended: see the launcher's output; last collectives of this rank:\n"
+    "  #5 allreduce 'sum': under way\n\n";
+
+// The first of two nodes with a rank each gets SIGTERM when the monitor has looked so often.
+std::string WordsOfARankInMpi(int looks, int then) {
+  auto body = [&] {
+    constexpr size_t kChunk = 4096;
+    std::vector<char> memory(ShmGroup::BytesNeeded(1, kChunk));
+    ShmGroup shm(memory.data(), 0, 1, kChunk);
+    Topology topology = Topology::FromKeys(0, std::vector<int>{0, 1});
+    Config config;
+    OutOfSight rank;
+    Monitor monitor(&rank, config, topology, &shm, nullptr);
+    if (!monitor.Start().ok()) ::_exit(1);
+    Deadline deadline(20);
+    while (rank.looks < looks && !deadline.Passed()) ::usleep(1000);
+    ::raise(SIGTERM);
+    if (then == SIGKILL) ::raise(then);
+    ::sleep(20);
+    ::_exit(2);
+  };
+  return WordsOf(body, then);
+}
+
+}  // namespace
+
+TEST(LastWordsOfARankInsideMpi) {
+  // The monitor had no time to look; it says so itself, once.
+  EXPECT_EQ(WordsOfARankInMpi(0, SIGTERM), kWords);
+  // It has looked: even if the launcher kills the rank at once.
+  EXPECT_EQ(WordsOfARankInMpi(2, SIGKILL), kWords);
 }

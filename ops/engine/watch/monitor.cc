@@ -120,11 +120,14 @@ void Monitor::Tick(double seconds) {
   UpdatePeers(seconds);
   Status failure;
   std::string last_words;
-  watched_->InspectAll(seconds, [&](Operation* operation, const std::vector<int>& missing) {
+  auto look = [&](Operation* operation, const std::vector<int>& missing) {
     CheckOperation(operation, missing, &failure);
     if (!last_words.empty() || operation->waited < kReadySeconds) return;
     last_words = LogLine(LogLevel::kError, DescribeTermination(*operation, missing));
-  });
+  };
+  if (!watched_->InspectAll(seconds, look) && last_words.empty()) {
+    last_words = LogLine(LogLevel::kError, MiddleOfCollective());
+  }
   PrepareLastWords(last_words);
   CheckPlans(seconds, &failure);
   Status cycle = watched_->InspectCycles(seconds);
@@ -239,7 +242,7 @@ void Monitor::Break(const Status& own) {
   int posted = shm_->Failure(&text);
   Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
   PrepareLastWords("");
-  LogError(failure.message() + "\nlast collectives of this rank:\n" + watched_->FlightRecord());
+  LogError(failure.message() + "\n" + LastCollectives());
   // A failure heard from another node went to all nodes already; repeating it is harmless. Not
   // before the log, as it waits for whoever is inside MPI.
   if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
@@ -251,34 +254,33 @@ void Monitor::Break(const Status& own) {
 // on a death on this node; a death on another node cannot be detected, so there is nothing to wait
 // for.
 void Monitor::AnswerTermination() {
-  Deadline deadline(2 * kGrace);  // launchers have been seen to kill after half a second
-  bool pending = true, told = SaidLastWords(), seen = true;
+  Deadline deadline(2 * kGrace);
+  bool pending = true, told = SaidLastWords();
   int dead = -1;
   while (!broken_ && (pending || dead >= 0) && !deadline.Passed()) {
+    // Each at once: launchers have been seen to kill a quarter of a second after SIGTERM.
     for (int p = 0; dead < 0 && p < shm_->size(); ++p) {
       if (p == shm_->rank() || shm_->Peer(p) != PeerState::kDead) continue;
       dead = p;
-      // At once: on a busy machine the launcher's kill may come before the rest.
       LogError("rank " + std::to_string(shm_->cell(dead).job_rank) + " (process " +
                std::to_string(shm_->cell(dead).pid) + ") died; ending on SIGTERM");
     }
     Tick(kTickMs / 1000.0);
     pending = false;
-    seen = watched_->InspectAll(0, [&](Operation* operation, const std::vector<int>& missing) {
+    auto look = [&](Operation* operation, const std::vector<int>& missing) {
       pending = true;
       if (dead < 0 && !told) LogError(DescribeTermination(*operation, missing));
       told = true;
-    });
-    pending |= !seen;
+    };
+    if (!watched_->InspectAll(0, look)) {
+      pending = true;
+      if (!broken_ && dead < 0 && !told) LogError(MiddleOfCollective());
+      told = true;
+    }
     if (topo_.local_size == 1) break;
     ::usleep(kTickMs * 1000);
   }
-  bool silent = dead < 0 && !told && !seen;
-  std::string what =
-      silent ? "ended by SIGTERM in the middle of a collective" + Elsewhere() + "; " : "";
-  if (!broken_ && (dead >= 0 || silent)) {
-    LogError(what + "last collectives of this rank:\n" + watched_->FlightRecord());
-  }
+  if (!broken_ && dead >= 0) LogError(LastCollectives());
   Terminate();
 }
 
@@ -286,6 +288,15 @@ std::string Monitor::DescribeTermination(const Operation& operation,
                                          const std::vector<int>& missing) const {
   return "ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
          DescribeOperation(operation) + Elsewhere();
+}
+
+// What is known while a thread of this rank is at work on a channel, inside MPI perhaps.
+std::string Monitor::MiddleOfCollective() const {
+  return "ended by SIGTERM in the middle of a collective" + Elsewhere() + "; " + LastCollectives();
+}
+
+std::string Monitor::LastCollectives() const {
+  return "last collectives of this rank:\n" + watched_->FlightRecord();
 }
 
 std::string Monitor::Elsewhere() const {

@@ -46,6 +46,8 @@ class Monitor {
   void AnswerTermination();
   std::string DescribeTermination(const Operation& operation,
                                   const std::vector<int>& missing) const;
+  std::string MiddleOfCollective() const;
+  std::string LastCollectives() const;
   std::string Elsewhere() const;
   bool JoinNode();
 

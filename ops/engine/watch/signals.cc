@@ -36,7 +36,7 @@ void Wake(int descriptor) {
 
 // The last words: one is written by the handler while the monitor fills the other.
 struct Words {
-  char text[4096];
+  char text[8192];
   size_t length = 0;
 };
 Words words[2];

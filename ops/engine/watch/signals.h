@@ -12,7 +12,7 @@ void WatchTermination();
 bool WaitForTermination(int milliseconds);
 void WakeMonitor();
 // What the handler writes at once, since a launcher's SIGKILL may follow in a millisecond: whole
-// lines, cut after 4 KiB; empty for nothing.
+// lines, cut after 8 KiB; empty for nothing.
 void PrepareLastWords(const std::string& lines);
 // Whether the handler has written such lines.
 bool SaidLastWords();
