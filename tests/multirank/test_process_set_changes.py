@@ -6,7 +6,7 @@ import subprocess
 
 import launcher
 import pytest
-from bodies import process_set_changes
+from bodies import process_set_changes, settings
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -58,23 +58,24 @@ def test_a_part_of_the_ranks_is_the_job(job):
     job(process_set_changes.a_communicator_is_the_job, 3, timeout=60).check(3)
 
 
-def split_shim(folder, mpi_library):
-    """split_shim.c, compiled for this MPI."""
+def stopped_at(function, call, rank, folder) -> dict:
+    """The environment of a job in which a rank stops when it comes to that call of MPI."""
+    mpi_library = launcher.BIN.parent / "lib/libmpi.so"
     if shutil.which("cc") is None or not mpi_library.exists():
         pytest.skip(f"no cc on PATH, or no {mpi_library}")
     shim = folder / "libshim.so"
-    source = launcher.HERE / "split_shim.c"
+    source = launcher.HERE / "mpi_shim.c"
     linked = ["-Wl,--no-as-needed", mpi_library, f"-Wl,-rpath,{mpi_library.parent}", "-ldl"]
     subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, *linked], check=True, timeout=60)
-    return shim
+    shim_env = {"SHIM_FUNCTION": function, "SHIM_CALL": str(call), "SHIM_RANK": str(rank)}
+    shim_env["SHIM_SIGNAL"] = str(int(signal.SIGSTOP))
+    return {**shim_env, "SMDDP_MPI_LIBRARY": str(shim), "SMDDP_NODES": "2"}
 
 
 def test_a_rank_that_stops_before_mpi_splits(job, tmp_path):
     """MPI_Comm_split has no limit of its own: the others end at SMDDP_TIMEOUT_SECONDS."""
-    shim = split_shim(tmp_path, launcher.BIN.parent / "lib/libmpi.so")
-    env = {"SMDDP_NODES": "2", "SMDDP_TIMEOUT_SECONDS": "5", "SMDDP_MPI_LIBRARY": str(shim)}
     # init() calls it five times on each of several nodes.
-    env.update(SHIM_CALL="6", SHIM_RANK="3", SHIM_SIGNAL=str(int(signal.SIGSTOP)))
+    env = {"SMDDP_TIMEOUT_SECONDS": "5", **stopped_at("MPI_Comm_split", 6, 3, tmp_path)}
     result = job(process_set_changes.added_until_it_fails, 4, env=env, timeout=60)
     assert set(result.results) >= {0, 1, 2}, result.output[-4000:]
     for r in range(3):
@@ -84,6 +85,18 @@ def test_a_rank_that_stops_before_mpi_splits(job, tmp_path):
     # Open MPI naps meanwhile; with more ranks than cores it would keep them busy by yielding.
     busy = sum(result.results[r]["busy"] for r in range(3))
     assert busy < result.results[0]["seconds"], result.results
+
+
+# The first call of MPI_Iallgather is where all ranks meet.
+@pytest.mark.parametrize(("function", "call"), [("MPI_Iallgather", 2), ("MPI_Comm_split", 4)])
+def test_a_rank_that_stops_during_init(job, function, call, tmp_path):
+    """When all have come, what is left has a limit too."""
+    env = {"SMDDP_TIMEOUT_SECONDS": "1", **stopped_at(function, call, 1, tmp_path)}
+    result = job(settings.becomes, 3, env=env, timeout=60)
+    assert set(result.results) >= {0, 2}, result.output[-4000:]
+    for one in (result.results[0], result.results[2]):
+        assert "all 3 ranks called init(), but were not connected within 10 s" in one["error"]
+        assert 9 < one["seconds"] < 15, one
 
 
 def test_threads_that_run_out(job):

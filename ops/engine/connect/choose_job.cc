@@ -19,9 +19,10 @@ std::string ListProblem(const std::vector<int>& ranks, int size) {
   return "";
 }
 
-Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
+Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& problem,
+                 MpiLibrary* mpi) {
   int size = mpi->size(), rank = mpi->rank();
-  std::string problem = ListProblem(ranks, size);
+  std::string refusal = ListProblem(ranks, size);
   // An empty list stands for all ranks. Lists are compared by a hash, since they may be long.
   std::vector<int> all(size), list = ranks;
   std::iota(all.begin(), all.end(), 0);
@@ -34,19 +35,19 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
 
   uint64_t own = hash_of(list);
   std::vector<uint64_t> hashes(size);
-  Status status = mpi->Allgather(&own, sizeof own, hashes.data());
+  Status status = mpi->Allgather(&own, sizeof own, hashes.data(), problem);
   if (!status.ok()) return status;
   for (int r : list) {
-    if (!problem.empty() || hashes[r] == own) continue;
-    problem = "rank " + std::to_string(r) + " is in the list that rank " + std::to_string(rank) +
+    if (!refusal.empty() || hashes[r] == own) continue;
+    refusal = "rank " + std::to_string(r) + " is in the list that rank " + std::to_string(rank) +
               " gave to init(comm=...), but gave another list itself; all ranks of a list must "
               "give the same";
   }
-  int ok = problem.empty();
+  int ok = refusal.empty();
   std::vector<int> oks(size);
-  status = mpi->Allgather(&ok, sizeof ok, oks.data());
+  status = mpi->Allgather(&ok, sizeof ok, oks.data(), problem);
   if (!status.ok()) return status;
-  if (!ok) return {Code::kUsage, problem};
+  if (!ok) return {Code::kUsage, refusal};
   for (int r = 0; r < size; ++r) {
     if (!oks[r]) {
       return {Code::kUsage, "rank " + std::to_string(r) +
@@ -58,8 +59,8 @@ Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi) {
   for (uint64_t hash : hashes) everybody = everybody && hash == hash_of(all);
   if (everybody) return {};
   auto place = std::find(list.begin(), list.end(), rank);
-  if (place == list.end()) return mpi->Restrict(size + rank, 0);
-  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()));
+  if (place == list.end()) return mpi->Restrict(size + rank, 0, problem);
+  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()), problem);
 }
 
 }  // namespace smddp

@@ -14,6 +14,7 @@ std::string ListProblem(const std::vector<int>& ranks, int size);
 
 // Restricts the job to the listed ranks, in that order; a rank that is not listed is a job of its
 // own. Disjoint lists make several jobs.
-Status ChooseJob(const std::vector<int>& ranks, MpiLibrary* mpi);
+Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& problem,
+                 MpiLibrary* mpi);
 
 }  // namespace smddp

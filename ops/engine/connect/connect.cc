@@ -10,6 +10,7 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/choose_job.h"
+#include "engine/connect/init_limit.h"
 #include "engine/connect/measure_link.h"
 #include "engine/connect/sockets.h"
 #include "transport/mpi/mpi_group.h"
@@ -30,8 +31,6 @@ struct Announcement {
   int socket;                       // on which it runs, or Topology::kUnknownSocket
 };
 
-// On a busy machine, processes launched together start seconds apart.
-constexpr double kLeastInitSeconds = 10;
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
 
 // An allgather over the ranks of the set: `all` receives one announcement from each.
@@ -114,17 +113,18 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
 
 // Groups ranks into nodes that provably share memory. A node in which some rank could not attach is
 // split up, and its ranks communicate through MPI.
-Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection) {
+Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Config* config,
+                   Connection* connection) {
   Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
     all->resize(mpi.size());
-    return mpi.Allgather(&own, sizeof own, all->data());
+    return mpi.Allgather(&own, sizeof own, all->data(), problem);
   };
   Announcement own{};
   own.socket = OwnSocket();
   std::string key = KeyOf(*config, mpi);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
   std::vector<Announcement> all;
-  Status problem;
+  Status unmapped;
   for (int attempt = 0; attempt < 2; ++attempt) {
     Status status = exchange(own, &all);
     if (!status.ok()) return status;
@@ -137,16 +137,16 @@ Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
     PlaceOnSockets(config->sockets, sockets, &connection->topology);
     const Topology& topo = connection->topology;
-    status = MeasureBetweenNodes(mpi, topo, &config->tuning);
+    status = MeasureBetweenNodes(mpi, topo, problem, &config->tuning);
     if (!status.ok()) return status;
     size_t bytes = SegmentBytes(*config, topo);
-    status = MapSegments(*config, bytes, exchange, connection, &own, &all, &problem);
+    status = MapSegments(*config, bytes, exchange, connection, &own, &all, &unmapped);
     if (!status.ok()) return status;
     bool everybody = true, whole = true;
     for (const Announcement& one : all) everybody = everybody && one.ok;
     if (everybody) return {};
     for (int r : topo.nodes[topo.node]) whole = whole && all[r].ok;
-    if (!problem.ok()) LogWarning("shares no memory with its node: " + problem.message());
+    if (!unmapped.ok()) LogWarning("shares no memory with its node: " + unmapped.message());
     if (!whole) {
       std::string alone = "rank " + std::to_string(mpi.rank());
       std::memset(own.key, 0, sizeof own.key);
@@ -154,22 +154,23 @@ Status ShareMemory(const MpiLibrary& mpi, Config* config, Connection* connection
     }
     connection->segment = Segment();
   }
-  if (!problem.ok()) return problem;
+  if (!unmapped.ok()) return unmapped;
   return {Code::kSystem, "the ranks of this node could not map a shared segment"};
 }
 
 // Connects the first ranks of all nodes of the job.
-Status ConnectAlarm(const MpiLibrary& mpi, Connection* connection) {
+Status ConnectAlarm(const MpiLibrary& mpi, const MpiLibrary::Problem& problem,
+                    Connection* connection) {
   const Topology& topo = connection->topology;
   bool first = topo.local_rank == 0;
   MpiHandle comm = 0;
-  Status status = mpi.Split(first ? 0 : MpiLibrary::kNoColor, topo.node, &comm);
+  Status status = mpi.Split(first ? 0 : MpiLibrary::kNoColor, topo.node, &comm, problem);
   if (status.ok() && first) connection->alarm = MakeMpiAlarm(&mpi, comm);
   return status;
 }
 
 // Called by all ranks of the job; `connection` is null on those that are not in the set.
-Status ConnectNodes(const MpiLibrary& mpi, const std::function<Status()>& problem,
+Status ConnectNodes(const MpiLibrary& mpi, const MpiLibrary::Problem& problem,
                     Connection* connection) {
   for (int channel = 0; channel < kChannels; ++channel) {
     MpiHandle everybody = 0, peers = 0;
@@ -212,25 +213,6 @@ void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* co
   }
 }
 
-// The calls after this one have no timeout, so first make sure that all ranks are here.
-Status MeetAll(const Config& config, MpiLibrary* mpi) {
-  static bool given_up = false;
-  const std::string restart = "; the ranks of this job can no longer be connected: restart it";
-  if (given_up) return {Code::kTimeout, "an earlier init() of this process failed" + restart};
-  double limit = std::max(config.timeout_seconds, kLeastInitSeconds);
-  Deadline deadline(limit);
-  MpiLibrary::Met met = mpi->MeetToBegin([&] { return deadline.Passed(); });
-  if (met == MpiLibrary::Met::kAll) return {};
-  given_up = true;
-  if (met == MpiLibrary::Met::kEnding) {
-    return {Code::kRemote, "another rank ends instead of calling init()" + restart};
-  }
-  return {Code::kTimeout, "not all of the " + std::to_string(mpi->size()) +
-                              " ranks called init() within " +
-                              std::to_string(static_cast<long long>(limit)) +
-                              " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)" + restart};
-}
-
 // Adds to the terms the error of a timeline that cannot be written.
 void StartTimeline(int rank, Terms* terms, JobContext* context) {
   if (!terms->problem.empty() || context->config.timeline.empty()) return;
@@ -239,15 +221,16 @@ void StartTimeline(int rank, Terms* terms, JobContext* context) {
 
 // Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
 // the others.
-Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) {
+Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context,
+               MpiLibrary::Problem* problem) {
   context->mpi = std::make_unique<MpiLibrary>();
   MpiLibrary* mpi = context->mpi.get();
-  std::string problem;
-  Status status = MpiLibrary::Open(context->launch, context->config.mpi_library, mpi, &problem);
+  std::string refused;
+  Status status = MpiLibrary::Open(context->launch, context->config.mpi_library, mpi, &refused);
   if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
-  status = MeetAll(context->config, mpi);
+  status = MeetAll(context->config, mpi, problem);
   if (!status.ok()) return status;
-  if (terms.problem.empty()) terms.problem = problem;
+  if (terms.problem.empty()) terms.problem = refused;
   std::vector<int> members = ranks;
   auto own = std::find(members.begin(), members.end(), mpi->rank());
   int rank = own == members.end() ? 0 : static_cast<int>(own - members.begin());
@@ -261,11 +244,12 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) 
   context->timeline.NumberFilesBy(mpi->rank());
   StartTimeline(rank, &terms, context);
   status = Settle(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
-                  [mpi](const void* block, size_t bytes, void* all) {
-                    return mpi->Allgather(block, static_cast<int>(bytes), all);
+                  [&](const void* block, size_t bytes, void* all) {
+                    return mpi->Allgather(block, static_cast<int>(bytes), all, *problem);
                   });
   if (!status.ok()) return status;
-  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, mpi);
+  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, *problem,
+                   mpi);
 }
 
 }  // namespace
@@ -281,18 +265,21 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   Topology& topo = connection->topology;
   context->launch = ReadLaunchInfo(::getenv, config.single_process);
   const LaunchInfo& launch = context->launch;
+  MpiLibrary::Problem problem;
   if (launch.size != 1) {
     // Another library may have initialized MPI already, which the environment does not show.
     if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
-    Status status = OpenMpi(ranks, terms, context);
-    if (status.ok()) status = ShareMemory(*context->mpi, &context->config, connection.get());
+    Status status = OpenMpi(ranks, terms, context, &problem);
+    if (status.ok()) {
+      status = ShareMemory(*context->mpi, problem, &context->config, connection.get());
+    }
     if (!status.ok()) return status;
   } else {
     Terms own = terms;
     StartTimeline(0, &own, context);
     if (!own.problem.empty()) return {Code::kSystem, own.problem};
-    std::string problem = ListProblem(ranks, 1);
-    if (!problem.empty()) return {Code::kUsage, problem};
+    std::string refusal = ListProblem(ranks, 1);
+    if (!refusal.empty()) return {Code::kUsage, refusal};
     topo = Topology::FromKeys(0, std::vector<int>{0});
     Status status = connection->segment.CreatePrivate(SegmentBytes(config, topo));
     if (!status.ok()) return status;
@@ -306,8 +293,8 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
             "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
             "MPI_THREAD_MULTIPLE (its default)"};
   }
-  Status status = ConnectNodes(*context->mpi, {}, out->get());
-  return status.ok() ? ConnectAlarm(*context->mpi, out->get()) : status;
+  Status status = ConnectNodes(*context->mpi, problem, out->get());
+  return status.ok() ? ConnectAlarm(*context->mpi, problem, out->get()) : status;
 }
 
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,

@@ -96,11 +96,13 @@ Status MeasureLink(PeerGroup* pair, Tuning* tuning) {
   return {};
 }
 
-Status MeasureBetweenNodes(const MpiLibrary& mpi, const Topology& topo, Tuning* tuning) {
+Status MeasureBetweenNodes(const MpiLibrary& mpi, const Topology& topo,
+                           const MpiLibrary::Problem& problem, Tuning* tuning) {
   if (topo.num_nodes == 1 || tuning->source != Tuning::Source::kToBeMeasured) return {};
   bool first = topo.local_rank == 0;
   MpiHandle comm = 0;
-  Status status = mpi.Split(first ? topo.node / 2 : MpiLibrary::kNoColor, topo.node, &comm);
+  int color = first ? topo.node / 2 : MpiLibrary::kNoColor;
+  Status status = mpi.Split(color, topo.node, &comm, problem);
   if (!status.ok()) return status;
   Tuning found;
   if (first) {
@@ -111,7 +113,7 @@ Status MeasureBetweenNodes(const MpiLibrary& mpi, const Topology& topo, Tuning* 
   }
   Measured own = {found.latency, found.per_byte, found.copy_per_byte, status.ok() ? 0 : 1};
   std::vector<Measured> all(topo.size);
-  Status gathered = mpi.Allgather(&own, sizeof own, all.data());
+  Status gathered = mpi.Allgather(&own, sizeof own, all.data(), problem);
   if (!status.ok() || !gathered.ok()) return status.ok() ? gathered : status;
   for (int r = 0; r < topo.size; ++r) {
     if (all[r].failed != 0) {

@@ -15,6 +15,7 @@ Status MeasureLink(PeerGroup* pair, Tuning* tuning);
 // Called by all ranks of the job; does nothing unless there are several nodes and the costs are to
 // be measured. The first ranks of the nodes measure in pairs, all pairs at once, and all ranks get
 // the largest of each cost.
-Status MeasureBetweenNodes(const MpiLibrary& mpi, const Topology& topo, Tuning* tuning);
+Status MeasureBetweenNodes(const MpiLibrary& mpi, const Topology& topo,
+                           const MpiLibrary::Problem& problem, Tuning* tuning);
 
 }  // namespace smddp

@@ -181,7 +181,6 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Init_thread", &init_thread_);
   find("MPI_Query_thread", &query_thread_);
   find("MPI_Finalize", &finalize_);
-  find("MPI_Allgather", &allgather_);
   find("MPI_Comm_split", &comm_split_);
   find("MPI_Comm_free", &comm_free_);
   find("MPI_Comm_set_errhandler", &set_errhandler_);
@@ -291,9 +290,42 @@ Status MpiLibrary::CheckError(int error, const char* what) const {
               (died ? "; a rank on another node has died: see the launcher's output" : "")};
 }
 
-Status MpiLibrary::Allgather(const void* send, int bytes, void* recv) const {
-  IdleWaits naps(IdleWaits::kNap);
-  return CheckError(allgather_(send, bytes, byte_, recv, bytes, byte_, world_), "MPI_Allgather");
+Status MpiLibrary::Allgather(const void* send, int bytes, void* recv,
+                             const Problem& problem) const {
+  // Leaked if there is a problem, because MPI may still write to it.
+  size_t size = static_cast<size_t>(bytes);
+  auto* memory = new std::vector<char>(size * (static_cast<size_t>(size_) + 1));
+  char* all = memory->data();
+  char* own = all + size * static_cast<size_t>(size_);
+  std::memcpy(own, send, size);
+  MpiHandle request = 0;
+  Status status;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    status = CheckError(iallgather(own, bytes, byte_, all, bytes, byte_, world_, &request),
+                        "MPI_Iallgather");
+  }
+  if (status.ok()) status = Wait(request, problem);
+  if (!status.ok()) return status;
+  std::memcpy(recv, all, size * static_cast<size_t>(size_));
+  delete memory;
+  return {};
+}
+
+Status MpiLibrary::Wait(MpiHandle request, const Problem& problem) const {
+  alignas(8) char ignored[64];  // an MPI_Status
+  int flag = 0;
+  for (unsigned nap = 0;; nap = std::min(nap + 1, kLongestNap)) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      IdleWaits none(IdleWaits::kLookOnly);
+      Status status = CheckError(test(&request, &flag, ignored), "MPI_Test");
+      if (!status.ok() || flag) return status;
+    }
+    Status status = problem();
+    if (!status.ok()) return status;
+    ::usleep(nap);
+  }
 }
 
 MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
@@ -306,39 +338,17 @@ MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
 // Returns false if stopped, or if MPI failed.
 bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
                       std::string* purposes) const {
-  // Leaked if stopped, because MPI may still write to it.
-  auto* all = new std::string(size_ + 1, purpose);
-  MpiHandle request = 0;
-  alignas(8) char status[64];
-  int flag = 0;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    int error = iallgather(&all->back(), 1, byte_, &all->front(), 1, byte_, world_, &request);
-    if (error != 0) return false;
-  }
-  for (unsigned nap = 0;; nap = std::min(nap + 1, kLongestNap)) {
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      IdleWaits none(IdleWaits::kLookOnly);
-      if (test(&request, &flag, status) != 0) return false;
-    }
-    if (flag) break;
-    if (stop()) return false;
-    ::usleep(nap);
-  }
-  *purposes = all->substr(0, size_);
-  delete all;
-  return true;
+  purposes->resize(static_cast<size_t>(size_));
+  auto stopped = [&] { return stop() ? Status(Code::kTimeout, "stopped") : Status(); };
+  return Allgather(&purpose, 1, purposes->data(), stopped).ok();
 }
 
-Status MpiLibrary::Split(int color, int key, MpiHandle* comm,
-                         const std::function<Status()>& problem) const {
+Status MpiLibrary::Split(int color, int key, MpiHandle* comm, const Problem& problem) const {
   *comm = 0;
   Status status;
-  if (problem) {
+  if (multiple_threads()) {
     status = SplitAside(color, key, problem, comm);
   } else {
-    std::lock_guard<std::mutex> lock(mutex_);
     IdleWaits naps(IdleWaits::kNap);
     status = CheckError(comm_split_(world_, color, key, comm), "MPI_Comm_split");
   }
@@ -346,8 +356,7 @@ Status MpiLibrary::Split(int color, int key, MpiHandle* comm,
   return status;
 }
 
-Status MpiLibrary::SplitAside(int color, int key, const std::function<Status()>& problem,
-                              MpiHandle* comm) const {
+Status MpiLibrary::SplitAside(int color, int key, const Problem& problem, MpiHandle* comm) const {
   struct Call {
     std::atomic<bool> over{false};
     int error = 0;
@@ -377,9 +386,9 @@ void MpiLibrary::Free(MpiHandle comm) const {
   if (!status.ok()) LogWarning(status.message());
 }
 
-Status MpiLibrary::Restrict(int color, int key) {
+Status MpiLibrary::Restrict(int color, int key, const Problem& problem) {
   MpiHandle comm = 0;
-  Status status = Split(color, key, &comm);
+  Status status = Split(color, key, &comm, problem);
   if (!status.ok()) return status;
   world_ = comm;
   comm_rank(world_, &rank_);

@@ -39,20 +39,22 @@ class MpiLibrary {
     return thread_level_ >= 2;
   }  // MPI_THREAD_SERIALIZED is enough: we lock
 
-  // Blocking; for start-up only. recv holds size() blocks.
-  Status Allgather(const void* send, int bytes, void* recv) const;
+  // An error once a call that waits for other ranks should not wait any longer, which it returns
+  // then. MPI may still be at work in that call, so this object must stay.
+  using Problem = std::function<Status()>;
+  // For start-up only. recv holds size() blocks.
+  Status Allgather(const void* send, int bytes, void* recv, const Problem& problem) const;
   // A barrier over all ranks that can be interrupted by `stop`; it cannot be called again then.
   enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
   Met MeetToBegin(const std::function<bool()>& stop);
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   // Collective over all ranks; a rank with kNoColor gets no communicator. MPI has no call for it
-  // that does not block, so if there is a `problem`, a thread makes the call, and is left behind
-  // once problem() returns an error, which is then returned.
-  Status Split(int color, int key, MpiHandle* comm,
-               const std::function<Status()>& problem = {}) const;
+  // that does not block, so a thread makes the call, and is left behind if there is a problem. An
+  // MPI that was initialized for one thread only is called by that one, and has no limit.
+  Status Split(int color, int key, MpiHandle* comm, const Problem& problem) const;
   void Free(MpiHandle comm) const;
   // From now on the job is only the ranks with the same color, in the order of their keys.
-  Status Restrict(int color, int key);
+  Status Restrict(int color, int key, const Problem& problem);
   Status CheckError(int error, const char* what) const;
 
   MpiHandle byte_type() const { return byte_; }
@@ -81,8 +83,8 @@ class MpiLibrary {
   Status LoadForced(const LaunchInfo& launch, const std::string& path);
   Status Resolve(void* library);
   Status Initialize(const LaunchInfo& launch);
-  Status SplitAside(int color, int key, const std::function<Status()>& problem,
-                    MpiHandle* comm) const;
+  Status SplitAside(int color, int key, const Problem& problem, MpiHandle* comm) const;
+  Status Wait(MpiHandle request, const Problem& problem) const;
   bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
   Status CheckSize(const LaunchInfo& launch) const;
 
@@ -91,7 +93,6 @@ class MpiLibrary {
   int (*init_thread_)(int*, char***, int, int*);
   int (*query_thread_)(int*);
   int (*finalize_)();
-  int (*allgather_)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle);
   int (*comm_split_)(MpiHandle, int, int, MpiHandle*);
   int (*comm_free_)(MpiHandle*);
   int (*set_errhandler_)(MpiHandle, MpiHandle);

@@ -1,0 +1,51 @@
+#include "engine/connect/init_limit.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/c_numbers.h"
+#include "core/deadline.h"
+
+namespace smddp {
+namespace {
+
+// On a busy machine, processes launched together start seconds apart.
+constexpr double kLeastSeconds = 10;
+constexpr char kRestart[] = "; the ranks of this job can no longer be connected: restart it";
+
+bool given_up = false;
+
+Status GiveUp(Code code, const std::string& text) {
+  given_up = true;
+  return {code, text + kRestart};
+}
+
+}  // namespace
+
+Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* problem) {
+  if (given_up) return GiveUp(Code::kTimeout, "an earlier init() of this process failed");
+  const double limit = std::max(config.timeout_seconds, kLeastSeconds);
+  const std::string within =
+      " within " + FormatNumber(limit) + " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)";
+  Deadline all_here(limit);
+  MpiLibrary::Met met = mpi->MeetToBegin([&] { return all_here.Passed(); });
+  if (met == MpiLibrary::Met::kEnding) {
+    return GiveUp(Code::kRemote, "another rank ends instead of calling init()");
+  }
+  if (met == MpiLibrary::Met::kStopped) {
+    return GiveUp(Code::kTimeout, "not all of the " + std::to_string(mpi->size()) +
+                                      " ranks called init()" + within);
+  }
+  Deadline connected(limit);
+  *problem = [connected, within, size = mpi->size()] {
+    if (!connected.Passed()) return Status();
+    return GiveUp(Code::kTimeout,
+                  "all " + std::to_string(size) + " ranks called init(), but were not connected" +
+                      within +
+                      ": a rank was stopped meanwhile, or some hosts cannot reach each other, "
+                      "which python -m smddp_tf.doctor under the same launcher tells");
+  };
+  return {};
+}
+
+}  // namespace smddp
