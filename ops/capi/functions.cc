@@ -137,11 +137,7 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
   status = ConnectJob(config, ranks, terms, context.get(), &everybody);
-  if (status.code() == Code::kTimeout) {  // MPI may be at work in their memory
-    static_cast<void>(context.release());
-    static_cast<void>(everybody.release());
-  }
-  if (!status.ok()) return status;
+  if (!status.ok()) return LeaveToMpi(status, std::move(context), std::move(everybody));
 
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
   auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));

@@ -297,6 +297,15 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   return status.ok() ? ConnectAlarm(*context->mpi, problem, out->get()) : status;
 }
 
+Status LeaveToMpi(const Status& error, std::unique_ptr<JobContext> context,
+                  std::unique_ptr<Connection> connection) {
+  if (error.code() == Code::kTimeout) {
+    static_cast<void>(context.release());
+    static_cast<void>(connection.release());
+  }
+  return error;
+}
+
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, const std::function<Status()>& problem,
                   std::unique_ptr<Connection>* out) {

@@ -48,6 +48,9 @@ struct Connection {
 // agree. Starts the timeline if one is configured.
 Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
                   JobContext* context, std::unique_ptr<Connection>* connection);
+// After an error of ConnectJob, which it returns: MPI may still be at work in that memory.
+Status LeaveToMpi(const Status& error, std::unique_ptr<JobContext> context,
+                  std::unique_ptr<Connection> connection);
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all
 // fail if one does; *connection stays null on ranks that are not listed. `problem`: why the others
