@@ -83,6 +83,34 @@ def test_a_killed_rank(ranks, launcher, tmp_path):
             assert float(at.read_text()) - killed < 2, said
 
 
+def cut(hosts, how):
+    """Between the last two hosts nothing is sent: it is lost on the way, or refused."""
+    for host, other in ((1, 2), (2, 1)):
+        ip = ["nsenter", "-t", str(hosts.pids()[host]), "-n", "ip"]
+        to = hosts.addresses[other]
+        nobody = ["lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent"]
+        lost, refused = ["neigh", "add", to, *nobody], ["route", "add", "blackhole", to]
+        subprocess.run([*ip, *(lost if how == "lost" else refused)], check=True, timeout=20)
+
+
+@pytest.mark.parametrize("how", ["lost", "refused"])
+def test_two_hosts_that_cannot_reach_each_other(how, tmp_path):
+    """Others reach both, so some ranks may meet all: an error on every rank, and in time."""
+    env = {"PYTHONPATH": str(HERE.parents[1]), "SMDDP_TIMEOUT_SECONDS": "5"}
+    with Hosts(3) as hosts:
+        cut(hosts, how)
+        program = [sys.executable, HERE / "body_unreachable.py", tmp_path]
+        with pytest.raises(HostsError, match="exit"):
+            hosts.mpirun([1, 1, 1], program, timeout=60, env=env)
+    for rank in range(3):
+        seconds, said = (tmp_path / str(rank)).read_text().split(" ", 1)
+        assert float(seconds) < 25, said  # to meet, and to be connected: at least 10 s each
+        if how == "lost" or "ranks of this job can no longer" in said:
+            assert "some hosts cannot reach each other" in said
+        else:
+            assert "MPI_ERR_PROC_FAILED" in said  # of a rank that had met the others
+
+
 def test_the_doctor_sees_a_shared_session_folder(tmp_path):
     """Of Open MPI's daemons of two hosts; with one each there is nothing to say."""
     program = [sys.executable, "-m", "smddp_tf.doctor", "--quick"]

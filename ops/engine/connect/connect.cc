@@ -7,7 +7,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/choose_job.h"
 #include "engine/connect/init_limit.h"

@@ -11,6 +11,10 @@ namespace {
 
 // On a busy machine, processes launched together start seconds apart.
 constexpr double kLeastSeconds = 10;
+constexpr char kUnreachable[] =
+    " some hosts cannot reach each other: python -m smddp_tf.doctor under the same launcher says "
+    "what "
+    "must be open";
 constexpr char kRestart[] = "; the ranks of this job can no longer be connected: restart it";
 
 bool given_up = false;
@@ -27,23 +31,26 @@ Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* probl
   const double limit = std::max(config.timeout_seconds, kLeastSeconds);
   const std::string within =
       " within " + FormatNumber(limit) + " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)";
+  const std::string size = std::to_string(mpi->size());
+  bool ending = false;
   Deadline all_here(limit);
-  MpiLibrary::Met met = mpi->MeetToBegin([&] { return all_here.Passed(); });
-  if (met == MpiLibrary::Met::kEnding) {
-    return GiveUp(Code::kRemote, "another rank ends instead of calling init()");
+  Status met = mpi->MeetToBegin(
+      [&] {
+        if (!all_here.Passed()) return Status();
+        return GiveUp(Code::kTimeout, "not all of the " + size + " ranks called init()" + within +
+                                          ", or" + kUnreachable);
+      },
+      &ending);
+  if (met.code() == Code::kSystem) {
+    return GiveUp(met.code(), met.message() + "; perhaps" + kUnreachable);
   }
-  if (met == MpiLibrary::Met::kStopped) {
-    return GiveUp(Code::kTimeout, "not all of the " + std::to_string(mpi->size()) +
-                                      " ranks called init()" + within);
-  }
+  if (!met.ok()) return met;
+  if (ending) return GiveUp(Code::kRemote, "another rank ends instead of calling init()");
   Deadline connected(limit);
-  *problem = [connected, within, size = mpi->size()] {
+  *problem = [connected, within, size] {
     if (!connected.Passed()) return Status();
-    return GiveUp(Code::kTimeout,
-                  "all " + std::to_string(size) + " ranks called init(), but were not connected" +
-                      within +
-                      ": a rank was stopped meanwhile, or some hosts cannot reach each other, "
-                      "which python -m smddp_tf.doctor under the same launcher tells");
+    return GiveUp(Code::kTimeout, "all " + size + " ranks called init(), but were not connected" +
+                                      within + ": a rank was stopped meanwhile, or" + kUnreachable);
   };
   return {};
 }

@@ -273,7 +273,8 @@ void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   if (!we_began_mpi || finalized_(&flag) != 0 || flag) return;
   // A rank that failed never arrives, and MPI_Finalize itself could not be interrupted.
   std::string purposes;
-  if (all_began_ && !Meet(kToEnd, stop, &purposes)) return;
+  auto stopped = [&] { return stop() ? Status(Code::kRemote, "a rank has failed") : Status(); };
+  if (all_began_ && !Meet(kToEnd, stopped, &purposes).ok()) return;
   IdleWaits naps(IdleWaits::kNap);
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
@@ -328,19 +329,18 @@ Status MpiLibrary::Wait(MpiHandle request, const Problem& problem) const {
   }
 }
 
-MpiLibrary::Met MpiLibrary::MeetToBegin(const std::function<bool()>& stop) {
+Status MpiLibrary::MeetToBegin(const Problem& problem, bool* ending) {
   std::string purposes;
-  if (!Meet(we_began_mpi ? kBegan : kFoundBegun, stop, &purposes)) return Met::kStopped;
+  Status status = Meet(we_began_mpi ? kBegan : kFoundBegun, problem, &purposes);
+  if (!status.ok()) return status;
   all_began_ = purposes.find(kFoundBegun) == std::string::npos;
-  return purposes.find(kToEnd) == std::string::npos ? Met::kAll : Met::kEnding;
+  *ending = purposes.find(kToEnd) != std::string::npos;
+  return {};
 }
 
-// Returns false if stopped, or if MPI failed.
-bool MpiLibrary::Meet(char purpose, const std::function<bool()>& stop,
-                      std::string* purposes) const {
+Status MpiLibrary::Meet(char purpose, const Problem& problem, std::string* purposes) const {
   purposes->resize(static_cast<size_t>(size_));
-  auto stopped = [&] { return stop() ? Status(Code::kTimeout, "stopped") : Status(); };
-  return Allgather(&purpose, 1, purposes->data(), stopped).ok();
+  return Allgather(&purpose, 1, purposes->data(), problem);
 }
 
 Status MpiLibrary::Split(int color, int key, MpiHandle* comm, const Problem& problem) const {

@@ -44,9 +44,9 @@ class MpiLibrary {
   using Problem = std::function<Status()>;
   // For start-up only. recv holds size() blocks.
   Status Allgather(const void* send, int bytes, void* recv, const Problem& problem) const;
-  // A barrier over all ranks that can be interrupted by `stop`; it cannot be called again then.
-  enum class Met { kAll, kEnding, kStopped };  // kEnding: a rank is in Finalize instead
-  Met MeetToBegin(const std::function<bool()>& stop);
+  // A barrier over all ranks; after an error it cannot be called again. *ending: a rank is in
+  // Finalize instead.
+  Status MeetToBegin(const Problem& problem, bool* ending);
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   // Collective over all ranks; a rank with kNoColor gets no communicator. MPI has no call for it
   // that does not block, so a thread makes the call, and is left behind if there is a problem. An
@@ -85,7 +85,7 @@ class MpiLibrary {
   Status Initialize(const LaunchInfo& launch);
   Status SplitAside(int color, int key, const Problem& problem, MpiHandle* comm) const;
   Status Wait(MpiHandle request, const Problem& problem) const;
-  bool Meet(char purpose, const std::function<bool()>& stop, std::string* purposes) const;
+  Status Meet(char purpose, const Problem& problem, std::string* purposes) const;
   Status CheckSize(const LaunchInfo& launch) const;
 
   int (*initialized_)(int*);
