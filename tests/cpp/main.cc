@@ -1,11 +1,15 @@
 // Runs the registered tests: one line each, then "N passed, M failed". An argument keeps the tests
 // whose name contains it.
+#include <dirent.h>
+#include <execinfo.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <mutex>
@@ -41,13 +45,28 @@ std::mutex failures_mutex;
 int failures_of_test = 0;
 char running[256] = "";
 
-// A hang must name its test. Only async-signal-safe calls here.
+// The frames of the thread that gets it, as offsets for addr2line.
+void OnShowStack(int) {
+  constexpr int kMostFrames = 40;
+  void* frames[kMostFrames];
+  backtrace_symbols_fd(frames, backtrace(frames, kMostFrames), STDERR_FILENO);
+}
+
+// A hang must name its test, and where each thread is. What is called here need not be safe in a
+// signal handler, as the process ends anyway; a second alarm ends it if that hangs too.
 void OnAlarm(int) {
-  const char text[] = "\nFAIL: time limit reached in ";
-  ssize_t ignored = write(STDOUT_FILENO, text, sizeof(text) - 1);
-  ignored = write(STDOUT_FILENO, running, strlen(running));
-  ignored = write(STDOUT_FILENO, "\n", 1);
-  static_cast<void>(ignored);
+  signal(SIGALRM, SIG_DFL);
+  alarm(10);
+  dprintf(STDOUT_FILENO, "\nFAIL: time limit reached in %s\n", running);
+  DIR* threads = opendir("/proc/self/task");
+  for (const dirent* entry = nullptr;
+       threads != nullptr && (entry = readdir(threads)) != nullptr;) {
+    const long thread = atol(entry->d_name);
+    if (thread == 0) continue;
+    dprintf(STDERR_FILENO, "thread %ld:\n", thread);
+    syscall(SYS_tgkill, getpid(), thread, SIGUSR2);
+    usleep(20000);
+  }
   _exit(3);
 }
 
@@ -65,7 +84,6 @@ bool RunOne(const TestCase& test) {
   const double ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   printf("%s %s (%.0f ms)\n", failures_of_test == 0 ? "ok  " : "FAIL", test.name.c_str(), ms);
-  fflush(stdout);
   return failures_of_test == 0;
 }
 
@@ -93,7 +111,9 @@ void RunRanks(int size, const std::function<void(int)>& body) {
 int main(int argc, char** argv) {
   using smddp_test::TestCase;
   const std::string filter = argc > 1 ? argv[1] : "";
+  setvbuf(stdout, nullptr, _IOLBF, 0);  // nothing that was said is lost in a hang
   signal(SIGALRM, smddp_test::OnAlarm);
+  signal(SIGUSR2, smddp_test::OnShowStack);
   std::stable_sort(smddp_test::Tests().begin(), smddp_test::Tests().end(),
                    [](const TestCase& a, const TestCase& b) { return a.file < b.file; });
   int passed = 0;

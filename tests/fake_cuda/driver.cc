@@ -27,9 +27,9 @@
 #include <mutex>
 #include <random>
 #include <set>
-#include <thread>
 #include <vector>
 
+#include "core/detached_thread.h"
 #include "memory.h"
 #include "state.h"
 
@@ -80,7 +80,7 @@ struct Event {
 class Stream {
  public:
   Stream() {
-    std::thread([this] { Run(); }).detach();
+    smddp::RunDetached([this] { Run(); });
   }
   void Enqueue(std::function<void()> work) {
     std::lock_guard<std::mutex> lock(mutex_);

@@ -28,12 +28,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "arithmetic.h"
 #include "comm.h"
+#include "core/detached_thread.h"
 #include "memory.h"
 
 extern "C" int cuCtxGetCurrent(void** context);
@@ -189,7 +189,7 @@ EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, 
     std::lock_guard<std::mutex> lock(mutex);
     Comms()[made.get()] = made;
   }
-  std::thread(Connect, made).detach();
+  smddp::RunDetached([made] { Connect(made); });
   return kInProgress;
 }
 
@@ -204,11 +204,11 @@ EXPORT int ncclCommFinalize(void* handle) {
   Handle comm = Find(handle);
   if (comm == nullptr || comm->state != kSuccess) return kInvalidArgument;
   comm->state = kInProgress;
-  std::thread([comm] {
+  smddp::RunDetached([comm] {
     Dawdle();
     bool ended = Await(*comm, [&] { return comm->kernels == 0; });
     comm->state = ended ? kSuccess : kInternalError;
-  }).detach();
+  });
   return kInProgress;
 }
 
@@ -377,11 +377,11 @@ EXPORT int ncclGroupEnd() {
   if (kernels.empty()) kernels.push_back({RunExchange, exchange.release()});
   comm->state = kInProgress;
   comm->kernels += static_cast<int>(kernels.size());
-  std::thread([comm, kernels, stream = calls[0].stream] {
+  smddp::RunDetached([comm, kernels, stream = calls[0].stream] {
     Dawdle();
     int failed = 0;
     for (const Kernel& one : kernels) failed |= FakeLaunch(stream, one.run, one.argument);
     comm->state = failed == 0 ? kSuccess : kCudaError;
-  }).detach();
+  });
   return kInProgress;
 }

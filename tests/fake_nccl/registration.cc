@@ -7,9 +7,9 @@
 
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "comm.h"
+#include "core/detached_thread.h"
 #include "memory.h"
 
 extern "C" int cuMemAlloc_v2(void** address, size_t bytes);
@@ -142,7 +142,7 @@ EXPORT int ncclCommWindowRegister(void* comm_handle, void* memory, size_t bytes,
   if (Setting("FAKE_NCCL_NO_WINDOWS", 0) != 0) return kSuccess;
   Count("ncclCommWindowRegister");
   comm->state = kInProgress;
-  std::thread([=] {
+  smddp::RunDetached([=] {
     Dawdle();
     if (Setting("FAKE_NCCL_FAIL_REGISTER", -1) == comm->rank) {
       comm->state = kSystemError;
@@ -154,7 +154,7 @@ EXPORT int ncclCommWindowRegister(void* comm_handle, void* memory, size_t bytes,
     Add(comm.get(), memory, bytes, true);
     *window = memory;
     comm->state = kSuccess;
-  }).detach();
+  });
   return Version() >= kSaysSuccess ? kSuccess : kInProgress;
 }
 

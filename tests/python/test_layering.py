@@ -63,6 +63,12 @@ def test_no_cpp_file_includes_in_a_circle():
         follow(unit, [])
 
 
+def test_no_thread_is_detached_after_it_has_begun():
+    """core/detached_thread.h says why; it does it before."""
+    for path in [*(ROOT / "ops").rglob("*.cc"), *(ROOT / "tests").rglob("*.cc")]:
+        assert ".detach()" not in path.read_text(), f"{path}: use RunDetached()"
+
+
 def entry_of(package, path):
     """The entry of LEVELS that a file belongs to: a module, or the subpackage that holds it."""
     first = path.relative_to(package).parts[0]

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/detached_thread.h"
 #include "tf/runtime/op_call.h"
 #include "tf/runtime/register.h"
 
@@ -15,11 +16,11 @@ void DestroySelfTest(void*) {}
 // y = x + 1, computed later on another thread, after the caller's stack has changed.
 class SelfTestCall : public OpCall {
   void Start() override {
-    std::thread([this] {
+    smddp::RunDetached([this] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       Increment();
       Finish();
-    }).detach();
+    });
   }
 
   void Increment() {

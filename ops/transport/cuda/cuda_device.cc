@@ -1,8 +1,9 @@
 #include "transport/cuda/cuda_device.h"
 
 #include <map>
-#include <thread>
 #include <utility>  // for move
+
+#include "core/detached_thread.h"
 
 namespace smddp {
 
@@ -51,7 +52,7 @@ Status CudaDevice::Open() {
     if (result != kCudaSuccess) return driver_.Failure("cuStreamCreate", result);
   }
   for (Direction* direction : {&to_host_, &from_host_}) {
-    std::thread([this, direction] { Wait(direction); }).detach();
+    RunDetached([this, direction] { Wait(direction); });
   }
   return {};
 }

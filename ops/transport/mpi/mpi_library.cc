@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <thread>
 #include <vector>
 
+#include "core/detached_thread.h"
 #include "core/log.h"
 #include "transport/mpi/idle_waits.h"
 #include "transport/mpi/library_paths.h"
@@ -363,14 +363,14 @@ Status MpiLibrary::SplitAside(int color, int key, const Problem& problem, MpiHan
     MpiHandle comm = 0;
   };
   auto call = std::make_shared<Call>();
-  std::thread([this, color, key, call] {
+  RunDetached([this, color, key, call] {
     // Other threads go on calling MPI where they may, such as the alarm if this call never ends.
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
     if (thread_level_ < kThreadMultiple) lock.lock();
     IdleWaits naps(IdleWaits::kNap);
     call->error = comm_split_(world_, color, key, &call->comm);
     call->over = true;
-  }).detach();
+  });
   for (unsigned nap = 0; !call->over; nap = std::min(nap + 1, kLongestNap)) {
     Status why = problem();
     if (!why.ok()) return why;

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
-#include <thread>
 #include <utility>  // for move
 
 #include "core/c_numbers.h"
 #include "core/deadline.h"
+#include "core/detached_thread.h"
 
 namespace smddp {
 namespace {
@@ -37,9 +37,8 @@ Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
 }  // namespace
 
 void NcclRunner::Start(Done connected) {
-  std::thread([self = shared_from_this(), connected = std::move(connected)] {
-    self->Run(connected);
-  }).detach();
+  RunDetached(
+      [self = shared_from_this(), connected = std::move(connected)] { self->Run(connected); });
 }
 
 void NcclRunner::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {

@@ -1,0 +1,35 @@
+// Threads that nobody joins. std::thread::detach() is not for them: glibc's pthread_detach looks at
+// the thread once more after it has detached it, when a short one may have ended and its memory be
+// unmapped, or be another thread's. A crash there was seen with glibc 2.36.
+#pragma once
+
+#include <pthread.h>
+
+#include <functional>
+#include <memory>
+#include <system_error>
+#include <utility>  // for move
+
+namespace smddp {
+
+// Runs `body` on a thread of its own.
+// Throws std::system_error, as std::thread does, if there can be no more threads.
+inline void RunDetached(std::function<void()> body) {
+  using Body = std::function<void()>;
+  auto owned = std::make_unique<Body>(std::move(body));
+  auto run = [](void* argument) -> void* {
+    std::unique_ptr<Body> own(static_cast<Body*>(argument));
+    (*own)();
+    return nullptr;
+  };
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_t thread{};
+  const int error = pthread_create(&thread, &attributes, run, owned.get());
+  pthread_attr_destroy(&attributes);
+  if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_create");
+  static_cast<void>(owned.release());  // the thread has it
+}
+
+}  // namespace smddp
