@@ -31,6 +31,12 @@ def _payload(variable):
     return tensor
 
 
+def is_movable(variable) -> bool:
+    """Whether its dtype can be sent."""
+    name = variable.dtype.name
+    return name in MOVABLE or name in _CARRIED_AS
+
+
 # Odd, so that the ranks' seeds differ; large, so that they do not collide with other layers' seeds.
 _SEED_STEP = 0x1E3779B1
 

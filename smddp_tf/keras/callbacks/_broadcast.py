@@ -41,6 +41,9 @@ def _trace(function, *arguments) -> None:
 class BroadcastGlobalVariablesCallback(Callback):
     """Broadcasts the root's weights and optimizer state to all ranks before the first gradient.
 
+    So it does with tf.Variables among the attributes of the model and its layers, also in lists,
+    dicts and tf.Modules, though Keras 3 does not count them as weights.
+
     If the model has unbuilt layers, its first step is traced with the shapes of the first batch, so
     that the variables exist before they are broadcast. Dropout seeds are made different on each
     rank. Of a model that it has broadcast before, the next fit() keeps each rank's state, and
@@ -54,7 +57,7 @@ class BroadcastGlobalVariablesCallback(Callback):
     Args:
       root_rank: the rank to broadcast from, as numbered in the job.
       device: ignored, accepted for compatibility.
-      local_variables: a list of variables that are not broadcast.
+      local_variables: a list of variables that are not broadcast, as each rank has its own value.
       average_batch_normalization: False: do not average moving statistics. Required if only some
         ranks validate.
       process_set: the ranks that take part; must include this rank.

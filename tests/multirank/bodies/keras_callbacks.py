@@ -74,6 +74,45 @@ def _metrics_and_warm_up():
     assert np.allclose(record.rates[STEPS:], 0.1 * size)
 
 
+class OwnVariables(keras.layers.Layer):
+    """Has variables that Keras 3 does not count as weights, and one for each rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.projection = tf.Variable(tf.random.normal([12, 12]), trainable=False)
+        self.listed = [{"scale": tf.Variable(tf.random.normal([]))}, "text"]
+        self.module = tf.Module()
+        self.module.shift = tf.Variable(tf.random.normal([12]))
+        self.noise = tf.random.Generator.from_seed(3)
+        self.label = tf.Variable("rank", trainable=False)
+        self.own = tf.Variable(float(rank), trainable=False)
+
+    def call(self, x):
+        scaled = tf.matmul(x, self.projection) * self.listed[0]["scale"]
+        return scaled + self.module.shift + 1e-3 * self.noise.normal([12])
+
+
+def _variables_that_keras_does_not_count():
+    keras.utils.set_random_seed(rank)
+    layer = OwnVariables()
+    model = keras.Sequential([keras.Input((12,)), layer, keras.layers.Dense(5)])
+    model.compile(_sgd(0.1), keras_modes.loss_object())
+    options = {"local_variables": [layer.own]}
+    if not keras_modes.KERAS3:  # they count here, and this one cannot be sent
+        options["local_variables"].append(layer.label)
+    model.fit(
+        keras_modes.X,
+        keras_modes.Y,
+        callbacks=[C.BroadcastGlobalVariablesCallback(0, **options)],
+        verbose=0,
+    )
+    values = [layer.projection, layer.listed[0]["scale"], layer.module.shift]
+    alike = hvd.allgather_object([v.numpy().tobytes() for v in values])
+    assert all(one == alike[0] for one in alike)
+    assert len(set(hvd.allgather_object(layer.noise.state.numpy().tobytes()))) == size
+    assert layer.own.numpy() == rank
+
+
 def _schedules_and_momentum():
     """A staircase, and momentum that goes with it.
 
@@ -156,6 +195,7 @@ def _in_tf_keras_beside_keras_3():
 
 
 def all_callbacks():
+    _variables_that_keras_does_not_count()
     _metrics_and_warm_up()
     _schedules_and_momentum()
     _stopping()
