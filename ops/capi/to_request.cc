@@ -103,7 +103,7 @@ Status SetMemory(const smddp_request& in, Request* out) {
   }
   CudaDevice* device = nullptr;
   const void* address = SomeAddress(out->tensors);
-  Status status = CudaDevice::Find(address, &device);
+  Status status = CudaDevice::Find(address, &device, in.stream);
   if (!status.ok()) return status;
   DevicePoint ready;
   // Without elements nothing is read, and the device may be another one than the stream's; where

@@ -186,6 +186,12 @@ TEST(EmptyTensorsMayBeOfAnyStream) {
   Request request, wrong;
   Status status = ToRequest(empty.request, Alone(), Parts::kKnown, &request);
   EXPECT(status.ok() && request.ready == nullptr, status.message());
+  CudaDevice* of_stream = nullptr;
+  ASSERT(CudaDevice::Find(nullptr, &of_stream, stream).ok());
+  EXPECT(request.device == of_stream && of_stream != last, "not the GPU of the stream");
+  DeviceMemory second(4, 2);
+  ASSERT(CudaDevice::Find(second.address(), &last).ok());
+  EXPECT(last == of_stream);
   CApiRequest full(found.address(), found.address(), &one, stream);
   status = ToRequest(full.request, Alone(), Parts::kKnown, &wrong);
   EXPECT(!status.ok(), "a stream of GPU 2 cannot say when a tensor of GPU 3 is computed");

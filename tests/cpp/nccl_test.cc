@@ -252,6 +252,18 @@ TEST(WithoutNcclTheHostReduces) {
   EXPECT(why.find("has no ncclGetVersion") != std::string::npos, why);
 }
 
+TEST(CallsOfNcclThatBlockAreNotMade) {
+  Setting blocking("NCCL_COMM_BLOCKING", "1");
+  NcclGroup group(Nccl());
+  std::string why = group.Unavailable(Gpu(0));
+  EXPECT(why.find("NCCL_COMM_BLOCKING=1") != std::string::npos, why);
+  NcclJob job(2, 1);
+  SumOnTwoRanks(&job, 1);
+  EXPECT(job.group(0)->state() == DeviceGroup::State::kNew, "it has connected");
+  Setting off("NCCL_COMM_BLOCKING", "0");
+  EXPECT_EQ(group.Unavailable(Gpu(0)), "");
+}
+
 TEST(ARankThatCannotConnectLeavesAllRanksToTheHost) {
   for (const char* variable : {"FAKE_NCCL_FAIL_INIT", "FAKE_NCCL_HANG_INIT"}) {
     Setting bad(variable, "1");

@@ -285,6 +285,11 @@ EXPORT int cuStreamCreate(void** stream, unsigned flags) {
   return kSuccess;
 }
 
+EXPORT int cuStreamGetCtx(void* handle, void** context) {
+  *context = handle == nullptr ? CurrentContext() : ContextOfStream(handle);
+  return *context != nullptr ? kSuccess : handle == nullptr ? kInvalidContext : kInvalidHandle;
+}
+
 EXPORT int cuStreamSynchronize(void* handle) {
   if (int problem = Usable(); problem != kSuccess && problem != kIllegalAddress) return problem;
   auto* stream = Known<Stream>(Streams(), handle);

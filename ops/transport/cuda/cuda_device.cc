@@ -6,8 +6,24 @@
 #include "core/detached_thread.h"
 
 namespace smddp {
+namespace {
 
-Status CudaDevice::Find(const void* address, CudaDevice** device) {
+// The ordinal, which is what the driver numbers devices by, of the device that a stream is on, or
+// for kEveryStream that this thread uses; -1 if there is none.
+int OrdinalOf(const CudaDriver& driver, void* stream) {
+  void* context = nullptr;
+  int ordinal = -1;
+  bool every = stream == kEveryStream;
+  if (!every && driver.StreamGetCtx(stream, &context) != kCudaSuccess) return ordinal;
+  if (!every && driver.CtxPushCurrent(context) != kCudaSuccess) return ordinal;
+  if (driver.CtxGetDevice(&ordinal) != kCudaSuccess) ordinal = -1;
+  if (!every) static_cast<void>(driver.CtxPopCurrent(&context));
+  return ordinal;
+}
+
+}  // namespace
+
+Status CudaDevice::Find(const void* address, CudaDevice** device, void* stream) {
   static std::mutex mutex;
   // Never deleted, nor are the devices: threads wait for their copies, and TensorFlow's may come
   // here while the process exits.
@@ -19,10 +35,14 @@ Status CudaDevice::Find(const void* address, CudaDevice** device) {
   }
   std::lock_guard<std::mutex> lock(mutex);
   static int last = 0;
-  int ordinal = last;
+  int ordinal = -1;
   if (address != nullptr) {
     CudaResult result = driver->PointerGetAttribute(&ordinal, kCudaPointerDeviceOrdinal, address);
     if (result != kCudaSuccess) return driver->Failure("cuPointerGetAttribute", result);
+  } else {
+    // Not just any: to open a device takes memory of it, which may be another rank's.
+    ordinal = OrdinalOf(*driver, stream);
+    if (ordinal < 0) ordinal = last;
   }
   CudaDevice*& known = devices[ordinal];
   if (known == nullptr) {

@@ -17,10 +17,9 @@ namespace smddp {
 
 class CudaDevice : public Device {
  public:
-  // The device that `address` belongs to; for null, of tensors without elements, the one that was
-  // found last, or the first one.
-  // Devices live until the process ends.
-  static Status Find(const void* address, CudaDevice** device);
+  // The device that `address` belongs to; for null, of tensors without elements, the stream's, or
+  // if that is unknown the one that was found last. Devices live until the process ends.
+  static Status Find(const void* address, CudaDevice** device, void* stream = kEveryStream);
 
   // Makes the device's context current on this thread, which may have another one.
   class Current;

@@ -26,8 +26,10 @@ std::string Load(CudaDriver* driver) {
   find(&driver->DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
   find(&driver->CtxPushCurrent, "cuCtxPushCurrent_v2");
   find(&driver->CtxPopCurrent, "cuCtxPopCurrent_v2");
+  find(&driver->CtxGetDevice, "cuCtxGetDevice");
   find(&driver->CtxSynchronize, "cuCtxSynchronize");
   find(&driver->StreamCreate, "cuStreamCreate");
+  find(&driver->StreamGetCtx, "cuStreamGetCtx");
   find(&driver->StreamSynchronize, "cuStreamSynchronize");
   find(&driver->StreamWaitEvent, "cuStreamWaitEvent");
   find(&driver->EventCreate, "cuEventCreate");

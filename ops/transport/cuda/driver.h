@@ -30,8 +30,10 @@ struct CudaDriver {
   CudaResult (*DevicePrimaryCtxRetain)(void** context, int device);
   CudaResult (*CtxPushCurrent)(void* context);
   CudaResult (*CtxPopCurrent)(void** context);
+  CudaResult (*CtxGetDevice)(int* device);
   CudaResult (*CtxSynchronize)();
   CudaResult (*StreamCreate)(void** stream, unsigned flags);
+  CudaResult (*StreamGetCtx)(void* stream, void** context);
   CudaResult (*StreamSynchronize)(void* stream);
   CudaResult (*StreamWaitEvent)(void* stream, void* event, unsigned flags);
   CudaResult (*EventCreate)(void** event, unsigned flags);

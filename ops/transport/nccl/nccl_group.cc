@@ -1,6 +1,7 @@
 #include "transport/nccl/nccl_group.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <utility>  // for move
 
@@ -73,6 +74,12 @@ std::string NcclGroup::Unavailable(Device* device) {
   if (std::strcmp(device->kind(), "cuda") != 0) return "its device is no GPU of NVIDIA's";
   std::string why;
   if (Library(&why) == nullptr) return why;
+  // It goes before what a communicator asks for.
+  const char* blocking = std::getenv("NCCL_COMM_BLOCKING");
+  if (blocking != nullptr && std::atoi(blocking) == 1) {
+    return "NCCL_COMM_BLOCKING=1 has NCCL's calls wait for all ranks, and nothing could end them "
+           "if one has died; unset it, or set it to 0";
+  }
   std::lock_guard<std::mutex> lock(mutex_);
   bool other = device_ != nullptr && device_ != device;
   return other ? "its tensors are on another GPU than before" : "";
