@@ -126,7 +126,7 @@ $(VENV_WHEELS)/.ready: requirements/wheels.txt
 	$(VENV_WHEELS)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
-# CUDA's compiler; only `make cuda` needs it.
+# CUDA's compiler; only `make cuda` and `make wheels` need it.
 $(VENV_CUDA)/.ready: requirements/cuda.txt
 	$(PYTHON) -m venv $(VENV_CUDA)
 	$(VENV_CUDA)/bin/python -m pip install $(PIP_FLAGS) -r $<
@@ -179,10 +179,13 @@ wheel: build
 ZIG = CMAKE_TOOLCHAIN_FILE=$(CURDIR)/ops/cmake/zig.cmake ZIG_GLOBAL_CACHE_DIR=$(CURDIR)/$(VENV_WHEELS)/cache \
   SMDDP_ZIG=$$($(VENV_WHEELS)/bin/python -c 'import ziglang; print(ziglang.__path__[0] + "/zig")')
 
-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
+# The kernels for GPUs in them are CUDA 12's, whatever nvcc is here.
+NVRTC = SMDDP_NVRTC=$$(ls $(CURDIR)/$(VENV_CUDA)/lib/python3*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12)
+
+wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready $(VENV_CUDA)/.ready
 	rm -rf wheelhouse build/lib.* build/bdist.*
 	for machine in $(WHEEL_MACHINES); do \
-	  { $(WITH_TOOLS) $(ZIG) SMDDP_WHEEL_MACHINE=$$machine _PYTHON_HOST_PLATFORM=linux-$$machine \
+	  { $(WITH_TOOLS) $(ZIG) $(NVRTC) SMDDP_WHEEL_MACHINE=$$machine _PYTHON_HOST_PLATFORM=linux-$$machine \
 	      $(BIN)/python -m pip wheel $(PIP_FLAGS) --no-deps --no-build-isolation -w wheelhouse/$$machine . && \
 	    $(WITH_TOOLS) $(BIN)/auditwheel repair --exclude libtensorflow_framework.so.2 -w wheelhouse wheelhouse/$$machine/*.whl && \
 	    $(BIN)/python -m wheel tags --remove --platform-tag manylinux_2_28_$$machine \
@@ -208,13 +211,12 @@ test-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
 # The library with kernels for GPUs in it; SMDDP_LIBRARY_DIR=build/cuda/lib has a script take that one.
 # It must open, say what it has, and pass every test on the simulated GPU, where there is none.
 cuda: build-tests $(VENV15)/.ready $(VENV_CUDA)/.ready
-	nvcc=$$(ls -d $(CURDIR)/$(VENV_CUDA)/lib/python3*/site-packages/nvidia/cu*/bin/nvcc) && \
-	{ $(WITH_TOOLS) cmake -S ops -B build/cuda $(CMAKE_FLAGS) -DSMDDP_CUDA=on -DSMDDP_NVCC=$$nvcc && \
+	{ $(WITH_TOOLS) $(NVRTC) cmake -S ops -B build/cuda $(CMAKE_FLAGS) -DSMDDP_CUDA=on && \
 	  $(WITH_TOOLS) cmake --build build/cuda --parallel && \
 	  $(WITH_TOOLS) cmake --install build/cuda --prefix $(CURDIR)/build/cuda/prefix; } >build.log 2>&1 || (cat build.log; false)
 	rm -rf build/cuda/lib && mv build/cuda/prefix/smddp_tf/lib build/cuda/lib
 	build/cuda/smddp_cpp_tests
-	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m smddp_tf --version | grep sm_90
+	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m smddp_tf --version | grep 'sm_70.*sm_90'
 	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,gpu.py gpu_compressors.py tape.py)
 
 # ---- checks ----

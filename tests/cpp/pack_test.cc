@@ -4,14 +4,17 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
 #include "kernels/cpu/reduce.h"
+#include "kernels/cuda/bundle.h"
 #include "kernels/cuda/image.h"
 #include "kernels/cuda/pack_body.h"
 
@@ -247,8 +250,36 @@ TEST(PackKernelsAreBuiltInOrSayWhyNot) {
   bool none = text.rfind("none: ", 0) == 0;
   EXPECT_EQ(PackImage() == nullptr, none, text);
   if (none) return;
-  EXPECT(text.find("sm_90") != std::string::npos && text.find("nvcc") != std::string::npos, text);
-  uint32_t begin;
-  std::memcpy(&begin, PackImage(), sizeof begin);
-  EXPECT_EQ(begin, 0xba55ed50u);  // of a fat binary
+  bool compiler = text.find("nvcc") != std::string::npos || text.find("NVRTC") != std::string::npos;
+  EXPECT(text.find("sm_90") != std::string::npos && compiler, text);
+  for (const void* image : {PackImage(), CompressImage()}) {
+    uint32_t begin;
+    std::memcpy(&begin, CodeFor(image, 90)[0], sizeof begin);
+    bool bundle = CodeFor(image, 90)[0] != image;
+    EXPECT_EQ(begin, bundle ? 0x464c457fu : 0xba55ed50u);  // an ELF file, a fat binary
+  }
+}
+
+TEST(AGpuGetsTheCodeOfItsGeneration) {
+  struct {
+    BundleHeader header;
+    BundleEntry entries[4];
+    char code[4];
+  } made{{}, {{90, 0, 0, 1}, {70, 1, 0, 1}, {80, 0, 0, 1}, {86, 0, 0, 1}}, {}};
+  std::memcpy(made.header.magic, kBundleMagic, sizeof kBundleMagic);
+  made.header.entries = 4;
+  for (size_t i = 0; i < 4; ++i) made.entries[i].begin = offsetof(decltype(made), code) + i;
+  // By capability: the entries that fit, the best first.
+  const std::pair<uint32_t, std::vector<size_t>> fitting[] = {
+      {60, {}},        {70, {1}},    {80, {2, 1}}, {86, {3, 2, 1}},
+      {89, {3, 2, 1}}, {90, {0, 1}}, {120, {1}}};
+  for (const auto& [capability, wanted] : fitting) {
+    std::vector<size_t> got;
+    for (const void* code : CodeFor(&made, capability)) {
+      got.push_back(static_cast<size_t>(static_cast<const char*>(code) - made.code));
+    }
+    EXPECT(got == wanted, std::to_string(capability));
+  }
+  uint64_t fat_binary = 0xba55ed50;
+  EXPECT(CodeFor(&fat_binary, 90) == std::vector<const void*>{&fat_binary});
 }

@@ -10,6 +10,7 @@
 // FAKE_CUDA_NO_MEMORY=1  no memory of the device is left (allocations.cc)
 // FAKE_CUDA_NO_MODULES=1  no kernels are taken (kernels.cc)
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
+// FAKE_CUDA_CAPABILITY=N the GPUs' compute capability, such as 70; else 90
 // FAKE_CUDA_WAITS=1    it waits for the GPU where a real one may, too
 // FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
 // process's
@@ -166,6 +167,12 @@ int Usable() {
   return broken ? kIllegalAddress : kSuccess;
 }
 
+long Capability() {
+  constexpr long kHopper = 90;
+  long set = Setting("FAKE_CUDA_CAPABILITY");
+  return set == 0 ? kHopper : set;
+}
+
 void* CurrentContext() { return contexts.empty() ? nullptr : contexts.back(); }
 
 int DeviceOf(const void* context) {
@@ -224,6 +231,16 @@ EXPORT int cuDeviceGet(int* device, int ordinal) {
   if (!initialized) return kNotInitialized;
   *device = ordinal;
   return ordinal >= 0 && ordinal < kDevices ? kSuccess : kInvalidValue;
+}
+
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
+  constexpr int kMajor = 75, kMinor = 76;
+  if (!initialized) return kNotInitialized;
+  if (device < 0 || device >= kDevices) return kInvalidValue;
+  long capability = Capability();
+  if (attribute != kMajor && attribute != kMinor) return kInvalidValue;
+  *value = static_cast<int>(attribute == kMajor ? capability / 10 : capability % 10);
+  return kSuccess;
 }
 
 EXPORT int cuDeviceGetUuid(void* uuid, int device) {

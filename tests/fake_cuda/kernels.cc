@@ -1,6 +1,6 @@
 // Modules and launches of the fake driver: kernels are those of kernels.h, and run on a stream's
-// thread. A module is taken for ours if it looks like what nvcc makes; any other has no code for
-// this device. As with the real one, a module and its functions belong to the context that was
+// thread. A module is taken for ours if it looks like a fat binary of nvcc's, code of this GPU's
+// generation or PTX; any other has no code for this device. As with the real one, a module and its functions belong to the context that was
 // current when it was loaded, and are launched in streams of that only.
 #include "kernels.h"
 
@@ -23,7 +23,27 @@ namespace {
 
 using namespace fake_cuda;
 
-constexpr uint32_t kFatBinary = 0xba55ed50;  // what nvcc's files begin with
+// What nvcc's files begin with, and those for one GPU (an ELF file).
+constexpr uint32_t kFatBinary = 0xba55ed50, kElf = 0x464c457f;
+
+bool HasCode(const char* image) {
+  uint32_t begin;
+  std::memcpy(&begin, image, sizeof begin);
+  if (begin == kFatBinary) return true;
+  if (begin != kElf) return std::strncmp(image, "//", 2) == 0;  // PTX
+  // The file's machine, which is CUDA's, and its flags: the GPU is in their second byte, or, if
+  // that is 5, in the first one (as of sm_100, and before).
+  constexpr size_t kMachineAt = 18, kFlagsAt = 48;
+  constexpr unsigned kCuda = 190, kOlder = 5;
+  uint16_t machine;
+  uint32_t flags;
+  std::memcpy(&machine, image + kMachineAt, sizeof machine);
+  std::memcpy(&flags, image + kFlagsAt, sizeof flags);
+  unsigned first = flags & 0xff, second = flags >> 8 & 0xff;
+  unsigned gpu = second == kOlder ? first : second;
+  unsigned own = static_cast<unsigned>(Capability());
+  return machine == kCuda && gpu / 10 == own / 10 && gpu <= own;
+}
 
 struct Module {
   void* context;
@@ -80,9 +100,7 @@ EXPORT int FakeLaunches(const char* name) {
 
 EXPORT int cuModuleLoadData(void** module, const void* image) {
   if (int problem = Usable(); problem != kSuccess) return problem;
-  uint32_t begin;
-  std::memcpy(&begin, image, sizeof begin);
-  if (begin != kFatBinary || std::getenv("FAKE_CUDA_NO_MODULES") != nullptr) return kNoBinary;
+  if (!HasCode(static_cast<const char*>(image)) || std::getenv("FAKE_CUDA_NO_MODULES") != nullptr) return kNoBinary;
   WaitPerhaps();
   *module = new Module{CurrentContext()};
   std::lock_guard<std::mutex> lock(mutex);

@@ -23,6 +23,8 @@ constexpr int kDevices = 8;
 
 // An environment variable; 0 if it is not set.
 long Setting(const char* name);
+// Of the GPUs: 10 times the major number and the minor one.
+long Capability();
 // What every call that needs a context may return first.
 int Usable();
 // Of the calling thread; null: it has none.

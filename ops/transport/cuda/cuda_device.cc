@@ -133,6 +133,18 @@ Status CudaDevice::Uuid(char (&uuid)[kCudaUuidBytes]) const {
   return result == kCudaSuccess ? Status() : driver_.Failure("cuDeviceGetUuid", result);
 }
 
+Status CudaDevice::Capability(uint32_t* capability) const {
+  int number = 0, major = 0, minor = 0;
+  CudaResult result = driver_.DeviceGet(&number, ordinal_);
+  if (result != kCudaSuccess) return driver_.Failure("cuDeviceGet", result);
+  result = driver_.DeviceGetAttribute(&major, kCudaCapabilityMajor, number);
+  if (result == kCudaSuccess) {
+    result = driver_.DeviceGetAttribute(&minor, kCudaCapabilityMinor, number);
+  }
+  *capability = static_cast<uint32_t>(10 * major + minor);
+  return result == kCudaSuccess ? Status() : driver_.Failure("cuDeviceGetAttribute", result);
+}
+
 Status CudaDevice::NewStream(void** stream) {
   Current current(this);
   if (!current.status().ok()) return current.status();

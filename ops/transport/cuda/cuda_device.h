@@ -34,6 +34,8 @@ class CudaDevice : public Device {
 
   // Streams and points for work that others enqueue. No two GPUs have the same uuid.
   Status Uuid(char (&uuid)[kCudaUuidBytes]) const;
+  // 10 times the major number and the minor one: 90 for sm_90.
+  Status Capability(uint32_t* capability) const;
   Status NewStream(void** stream);
   // What is enqueued in `stream` later starts when `point` has been reached; a null point has been.
   Status WaitIn(void* stream, const DevicePoint& point);

@@ -22,6 +22,7 @@ std::string Load(CudaDriver* driver) {
   find(&driver->GetErrorString, "cuGetErrorString");
   find(&driver->PointerGetAttribute, "cuPointerGetAttribute");
   find(&driver->DeviceGet, "cuDeviceGet");
+  find(&driver->DeviceGetAttribute, "cuDeviceGetAttribute");
   find(&driver->DeviceGetUuid, "cuDeviceGetUuid");
   find(&driver->DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain");
   find(&driver->CtxPushCurrent, "cuCtxPushCurrent_v2");

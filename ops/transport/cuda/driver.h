@@ -17,6 +17,8 @@ inline constexpr CudaResult kCudaNotReady = 600;
 inline constexpr size_t kCudaUuidBytes = 16;
 
 inline constexpr int kCudaPointerDeviceOrdinal = 9;  // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+// CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+inline constexpr int kCudaCapabilityMajor = 75, kCudaCapabilityMinor = 76;
 inline constexpr unsigned kCudaStreamNonBlocking = 1;
 inline constexpr unsigned kCudaEventBlockingSync = 1, kCudaEventDisableTiming = 2;
 inline constexpr unsigned kCudaHostAllocPortable = 1;
@@ -26,6 +28,7 @@ struct CudaDriver {
   CudaResult (*GetErrorString)(CudaResult error, const char** text);
   CudaResult (*PointerGetAttribute)(void* value, int attribute, const void* address);
   CudaResult (*DeviceGet)(int* device, int ordinal);
+  CudaResult (*DeviceGetAttribute)(int* value, int attribute, int device);
   CudaResult (*DeviceGetUuid)(void* uuid, int device);
   CudaResult (*DevicePrimaryCtxRetain)(void** context, int device);
   CudaResult (*CtxPushCurrent)(void* context);

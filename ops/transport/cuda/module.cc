@@ -1,18 +1,30 @@
 #include "transport/cuda/module.h"
 
+#include "kernels/cuda/bundle.h"
+
 namespace smddp {
 
 Status CudaModule::Load(const void* image, const std::vector<const char*>& names) {
   CudaDevice::Current current(device_);
   if (!current.status().ok()) return current.status();
   const CudaDriver& driver = device_->driver();
+  uint32_t capability = 0;
+  Status status = device_->Capability(&capability);
+  if (!status.ok()) return status;
   void* module = nullptr;
-  CudaResult result = driver.ModuleLoadData(&module, image);
-  if (result != kCudaSuccess) return driver.Failure("cuModuleLoadData", result);
+  status = {Code::kSystem, "there is no code for its compute capability, " +
+                               std::to_string(capability / 10) + "." +
+                               std::to_string(capability % 10)};
+  for (const void* code : CodeFor(image, capability)) {
+    CudaResult loaded = driver.ModuleLoadData(&module, code);
+    status = loaded == kCudaSuccess ? Status() : driver.Failure("cuModuleLoadData", loaded);
+    if (status.ok()) break;
+  }
+  if (!status.ok()) return status;
   // Here, and not at the first launch, since loading a function may wait for the GPU.
   for (const char* name : names) {
     void* function = nullptr;
-    result = driver.ModuleGetFunction(&function, module, name);
+    CudaResult result = driver.ModuleGetFunction(&function, module, name);
     if (result != kCudaSuccess) return driver.Failure("cuModuleGetFunction", result);
     functions_.push_back(function);
   }
