@@ -35,7 +35,7 @@ TESTS_AT_A_TIME ?= 2
 PARALLEL = -n $(TESTS_AT_A_TIME) --dist load --maxschedchunk 1
 # The venv's cmake and ninja come before any other.
 WITH_TOOLS := PATH="$(CURDIR)/$(BIN):$$PATH"
-CPP_FILES = find ops tests/cpp benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu'
+CPP_FILES = find ops tests benchmarks -name '*.h' -o -name '*.cc' -o -name '*.c' -o -name '*.cu'
 
 # Open MPI refuses to run as root unless told twice; containers often are root.
 ifeq ($(shell id -u),0)

@@ -106,8 +106,8 @@ Status SetMemory(const smddp_request& in, Request* out) {
   Status status = CudaDevice::Find(address, &device, in.stream);
   if (!status.ok()) return status;
   DevicePoint ready;
-  // Without elements nothing is read, and the device may be another one than the stream's; where
-  // other ranks' rows will be written, PlaceOutput() finds it.
+  // Without elements nothing is read, and with SMDDP_EVERY_STREAM the device may be another one;
+  // where other ranks' rows will be written, PlaceOutput() finds it.
   bool waits = address != nullptr || in.part_bytes != nullptr;
   if (waits) status = device->Record(in.stream, &ready);
   if (status.ok()) out->PlaceOn(device, std::move(ready));

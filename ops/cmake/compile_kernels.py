@@ -1,9 +1,7 @@
 """Compiles a file of kernels for several GPUs with NVRTC, into a bundle (kernels/cuda/bundle.h).
 
-    python compile_kernels.py --nvrtc .../libnvrtc.so.12 --include ops --output pack.bundle pack.cu
-
-NVRTC is CUDA's compiler as a library; PyPI has it for each CUDA, which it has of nvcc for 13 only.
-It needs no GPU. --version prints that of the library and the GPUs, as "12.9 sm_70 sm_75 ...".
+NVRTC is CUDA's compiler as a library, which PyPI has of CUDA 12 too. It needs no GPU. The options
+are cuda.cmake's; --version prints that of NVRTC and the architectures that it knows: "12.9 70 75".
 """
 
 import argparse
@@ -12,15 +10,11 @@ import pathlib
 import struct
 import sys
 
-# Code for one runs on later ones of the same generation (70 and 75). Which of these a version
-# knows, it says.
-WANTED = (70, 75, 80, 86, 89, 90, 100, 120)
 MAGIC = b"SMDDPGPU"
 HEADER = struct.Struct("<8sQ")  # the magic, the number of entries
 ENTRY = struct.Struct("<IIQQ")  # capability, 1 for PTX, where it begins, bytes
 ALIGNMENT = 64
-# As on the CPU, each operation rounds by itself, and subnormals stay.
-OPTIONS = ("--std=c++17", "-default-device", "-fmad=false", "-prec-div=true", "-ftz=false")
+OPTIONS = ("--std=c++17", "-default-device")
 
 
 class Nvrtc:
@@ -42,13 +36,13 @@ class Nvrtc:
         self._check(self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)), "NVRTC")
         return f"{major.value}.{minor.value}"
 
-    def architectures(self):
-        """Return those of WANTED that it knows."""
+    def known(self, wanted):
+        """Return those architectures, such as 90, that it knows."""
         count = ctypes.c_int()
         self._check(self._library.nvrtcGetNumSupportedArchs(ctypes.byref(count)), "NVRTC")
         known = (ctypes.c_int * count.value)()
         self._check(self._library.nvrtcGetSupportedArchs(known), "NVRTC")
-        return [one for one in WANTED if one in set(known)]
+        return [one for one in wanted if one in set(known)]
 
     def _text(self, name, program):
         size = ctypes.c_size_t()
@@ -58,13 +52,13 @@ class Nvrtc:
         self._check(getattr(self._library, f"nvrtcGet{name}")(program, text), name)
         return text.raw
 
-    def compile(self, source, architecture, includes):
+    def compile(self, source, architecture, more):
         """Return the machine code for an "sm_90", the PTX, zero-terminated, for a "compute_90"."""
         program = ctypes.c_void_p()
         name, text = str(source).encode(), source.read_bytes()
         made = self._library.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
         self._check(made, str(source))
-        options = [*OPTIONS, f"--gpu-architecture={architecture}", *(f"-I{at}" for at in includes)]
+        options = [*OPTIONS, f"--gpu-architecture={architecture}", *more]
         words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         result = self._library.nvrtcCompileProgram(program, len(options), words)
         log = self._text("ProgramLog", program).rstrip(b"\0").decode()
@@ -90,18 +84,21 @@ def main():
     """Compile, or say for which GPUs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nvrtc", required=True, help="libnvrtc.so.12")
-    parser.add_argument("--include", action="append", default=[], type=pathlib.Path)
-    parser.add_argument("--output", type=pathlib.Path)
+    parser.add_argument("--architectures", nargs="+", type=int, required=True)
+    parser.add_argument("--include", nargs="+", default=[], metavar="FOLDER")
+    parser.add_argument("--flags", default="", help="for NVRTC")
+    parser.add_argument("-o", "--output", type=pathlib.Path)
     parser.add_argument("--version", action="store_true")
     parser.add_argument("source", nargs="?", type=pathlib.Path)
     args = parser.parse_args()
     nvrtc = Nvrtc(args.nvrtc)
-    known = nvrtc.architectures()
+    known = nvrtc.known(args.architectures)
     if args.version:
-        print(nvrtc.version(), *(f"sm_{one}" for one in known))
+        print(nvrtc.version(), *known)
         return
-    codes = [(one, 0, nvrtc.compile(args.source, f"sm_{one}", args.include)) for one in known]
-    codes.append((known[0], 1, nvrtc.compile(args.source, f"compute_{known[0]}", args.include)))
+    more = [*args.flags.split(), *(f"-I{folder}" for folder in args.include)]
+    codes = [(one, 0, nvrtc.compile(args.source, f"sm_{one}", more)) for one in known]
+    codes.append((known[0], 1, nvrtc.compile(args.source, f"compute_{known[0]}", more)))
     args.output.write_bytes(bundle(codes))
 
 

@@ -1,14 +1,17 @@
-# The kernels for GPUs (kernels/cuda/*.cu), compiled ahead for each kind of GPU that nvcc knows of those below, and as
-# PTX for later ones, into a file each that kernels/cuda/image.cc embeds. Only nvcc is needed: no CUDA library is linked.
+# The kernels for GPUs (kernels/cuda/*.cu), compiled ahead for each kind of GPU below that the compiler knows, and as PTX of the
+# first of them for others, into a file each that kernels/cuda/image.cc embeds. No CUDA library is linked.
 #
-# SMDDP_NVRTC, a CMake variable or one of the environment, is the path of a libnvrtc.so.12 to compile with instead of nvcc: PyPI has
-# CUDA 12, whose code all drivers from 525 on take and which knows sm_70, as NVRTC only.
+# The compiler is the NVRTC that SMDDP_NVRTC, a CMake variable or one of the environment, is the path of (libnvrtc.so.12), else an
+# nvcc. PyPI has no nvcc of CUDA 12, whose code drivers from 525 on take and which knows sm_70.
 #
-# SMDDP_CUDA=auto, the default, does so where an nvcc is found that works; `on` fails where there is none; with `off` the
+# SMDDP_CUDA=auto, the default, compiles them where there is one that works; `on` fails where there is none; with `off` the
 # library has no kernels and reduces as it does on a GPU for which they do not load.
-set(SMDDP_CUDA auto CACHE STRING "Compile the kernels for GPUs: auto (if nvcc is found), on or off")
+set(SMDDP_CUDA auto CACHE STRING "Compile the kernels for GPUs: auto (if there is a compiler), on or off")
+set(SMDDP_NVRTC "$ENV{SMDDP_NVRTC}" CACHE FILEPATH "libnvrtc.so.12, to compile the kernels for GPUs with; empty: nvcc")
 # Code of sm_70 runs on sm_75 too, but CUDA 13 does not know the former.
-set(SMDDP_CUDA_ARCHITECTURES 70 75 80 86 89 90 100)
+set(SMDDP_CUDA_ARCHITECTURES 70 75 80 86 89 90 100 120)
+# As on the CPU, each operation rounds by itself, and subnormals stay: the compiler would else multiply and add at once.
+set(ROUNDING -fmad=false -prec-div=true -ftz=false)
 
 # Sets ${architectures} to those of the list that nvcc knows, and ${problem} to why it cannot be used, or "".
 function(smddp_probe_nvcc architectures problem)
@@ -26,7 +29,7 @@ function(smddp_probe_nvcc architectures problem)
     endif()
   endforeach()
   if(NOT RESULT EQUAL 0 OR NOT KNOWN)
-    set(${problem} "${SMDDP_NVCC} knows none of the GPUs sm_70 to sm_100" PARENT_SCOPE)
+    set(${problem} "${SMDDP_NVCC} knows none of the GPUs sm_70 to sm_120" PARENT_SCOPE)
     return()
   endif()
   # It may lack a C++ compiler that it accepts.
@@ -45,86 +48,84 @@ function(smddp_probe_nvcc architectures problem)
   set(${problem} "" PARENT_SCOPE)
 endfunction()
 
-set(SMDDP_NVRTC "$ENV{SMDDP_NVRTC}" CACHE FILEPATH "libnvrtc.so.12, to compile the kernels for GPUs with; empty: nvcc")
+# Sets ${architectures} to those of the list that NVRTC knows, and ${version} to its version.
+function(smddp_ask_nvrtc architectures version)
+  execute_process(COMMAND ${NVRTC} --version OUTPUT_VARIABLE SAYS ERROR_VARIABLE ERROR RESULT_VARIABLE RESULT)
+  if(NOT RESULT EQUAL 0)
+    message(FATAL_ERROR "SMDDP_NVRTC is '${SMDDP_NVRTC}', which does not work: ${ERROR}")
+  endif()
+  separate_arguments(SAYS)  # "12.9 70 75 ..."
+  list(POP_FRONT SAYS NUMBER)
+  set(${architectures} "${SAYS}" PARENT_SCOPE)
+  set(${version} "NVRTC ${NUMBER}" PARENT_SCOPE)
+endfunction()
 
-if(SMDDP_CUDA STREQUAL "off")
+if(NOT SMDDP_CUDA MATCHES "^(auto|on|off)$")
+  message(FATAL_ERROR "SMDDP_CUDA is '${SMDDP_CUDA}'; it must be auto, on or off")
+elseif(SMDDP_CUDA STREQUAL "off")
   set(PROBLEM "SMDDP_CUDA=off")
 elseif(SMDDP_NVRTC)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  set(COMPILE "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/cmake/compile_kernels.py" --nvrtc "${SMDDP_NVRTC}")
-  execute_process(COMMAND ${COMPILE} --version OUTPUT_VARIABLE NVRTC_SAYS ERROR_VARIABLE PROBLEM RESULT_VARIABLE RESULT)
-  if(NOT RESULT EQUAL 0)
-    message(FATAL_ERROR "SMDDP_NVRTC is '${SMDDP_NVRTC}', which does not work: ${PROBLEM}")
-  endif()
-  set(PROBLEM)
-elseif(SMDDP_CUDA MATCHES "^(auto|on)$")
+  set(NVRTC "${Python3_EXECUTABLE}" "${CMAKE_CURRENT_SOURCE_DIR}/cmake/compile_kernels.py" --nvrtc "${SMDDP_NVRTC}"
+    --architectures ${SMDDP_CUDA_ARCHITECTURES})
+  smddp_ask_nvrtc(KNOWN COMPILER)
+  set(INCLUDES "${CMAKE_CURRENT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/nvrtc")
+  list(JOIN ROUNDING " " FLAGS)
+  set(COMPILE ${NVRTC} --include ${INCLUDES} "--flags=${FLAGS}")
+  file(GLOB COMPILER_FILES "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/nvrtc/*")
+  list(APPEND COMPILER_FILES cmake/compile_kernels.py)
+else()
   find_program(SMDDP_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda PATH_SUFFIXES bin)
   smddp_probe_nvcc(KNOWN PROBLEM)
-else()
-  message(FATAL_ERROR "SMDDP_CUDA is '${SMDDP_CUDA}'; it must be auto, on or off")
 endif()
 if(PROBLEM AND SMDDP_CUDA STREQUAL "on")
-  message(FATAL_ERROR "SMDDP_CUDA=on, but ${PROBLEM}; put CUDA's nvcc on PATH, or set SMDDP_NVCC to its path")
+  message(FATAL_ERROR "SMDDP_CUDA=on, but ${PROBLEM}; put CUDA's nvcc on PATH, or set SMDDP_NVCC, or SMDDP_NVRTC, to its path")
 endif()
 
-# Adds a command that compiles kernels/cuda/${name}.cu, with those headers, to ${name}.image: nvcc's, or a bundle.
+# Adds a command that compiles kernels/cuda/${name}.cu, with those headers, to ${name}.image.
 function(smddp_compile_kernels name)
   set(IMAGE "${CMAKE_CURRENT_BINARY_DIR}/${name}.image")
-  if(SMDDP_NVRTC)
-    file(GLOB SHIMS "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/nvrtc/*")
-    add_custom_command(
-      OUTPUT "${IMAGE}"
-      COMMAND ${COMPILE} --include "${CMAKE_CURRENT_SOURCE_DIR}" --include "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/nvrtc"
-              --output "${IMAGE}" "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/${name}.cu"
-      DEPENDS kernels/cuda/${name}.cu cmake/compile_kernels.py ${SHIMS} ${ARGN}
-      VERBATIM)
-    set_property(SOURCE kernels/cuda/image.cc APPEND PROPERTY OBJECT_DEPENDS "${IMAGE}")
-    return()
-  endif()
-  # Not compressed: older drivers cannot read how newer compilers do it.
   add_custom_command(
     OUTPUT "${IMAGE}"
-    COMMAND "${SMDDP_NVCC}" ${NVCC_FLAGS} --no-compress -fatbin -o "${IMAGE}" "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/${name}.cu"
-    DEPENDS kernels/cuda/${name}.cu ${ARGN}
+    COMMAND ${COMPILE} -o "${IMAGE}" "${CMAKE_CURRENT_SOURCE_DIR}/kernels/cuda/${name}.cu"
+    DEPENDS kernels/cuda/${name}.cu ${COMPILER_FILES} ${ARGN}
     VERBATIM)
   set_property(SOURCE kernels/cuda/image.cc APPEND PROPERTY OBJECT_DEPENDS "${IMAGE}")
+endfunction()
+
+# Sets ${compile} to nvcc's command for the GPUs that it knows, and ${version} to its version.
+function(smddp_set_nvcc compile version)
+  execute_process(COMMAND "${SMDDP_NVCC}" --version OUTPUT_VARIABLE SAYS)
+  string(REGEX MATCH "V([0-9.]+)" IGNORED "${SAYS}")
+  set(${version} "nvcc ${CMAKE_MATCH_1}" PARENT_SCOPE)
+  # Some versions warn that the next one will not know a GPU.
+  set(FLAGS -std=c++17 -O3 ${ROUNDING} -Werror all-warnings -Wno-deprecated-gpu-targets "-I${CMAKE_CURRENT_SOURCE_DIR}")
+  foreach(ARCHITECTURE ${KNOWN})
+    list(APPEND FLAGS -gencode "arch=compute_${ARCHITECTURE},code=sm_${ARCHITECTURE}")
+  endforeach()
+  list(GET KNOWN 0 FIRST)
+  list(APPEND FLAGS -gencode "arch=compute_${FIRST},code=compute_${FIRST}")
+  # Not compressed: older drivers cannot read how newer compilers do it.
+  set(${compile} "${SMDDP_NVCC}" ${FLAGS} --no-compress -fatbin PARENT_SCOPE)
 endfunction()
 
 if(PROBLEM)
   message(STATUS "kernels for GPUs: none, ${PROBLEM}")
   set(IMAGE_DEFINITIONS "SMDDP_IMAGE_TEXT=\"none: built without nvcc (${PROBLEM})\"")
 else()
-  if(SMDDP_NVRTC)
-    # "12.9 sm_70 sm_75 ..."
-    string(REGEX MATCH "^([0-9.]+) (sm_([0-9]+)[^\n]*)" IGNORED "${NVRTC_SAYS}")
-    set(NVCC_VERSION "NVRTC ${CMAKE_MATCH_1}")
-    set(IMAGE_TEXT "${CMAKE_MATCH_2} ")
-    set(FIRST "${CMAKE_MATCH_3}")
-    message(STATUS "kernels for GPUs: ${IMAGE_TEXT}by ${NVCC_VERSION}")
-  else()
-    execute_process(COMMAND "${SMDDP_NVCC}" --version OUTPUT_VARIABLE NVCC_VERSION)
-    string(REGEX MATCH "V([0-9.]+)" IGNORED "${NVCC_VERSION}")
-    set(NVCC_VERSION "${CMAKE_MATCH_1}")
-    # As on the CPU, each operation rounds by itself, and subnormals stay: nvcc would else multiply and add at once.
-    set(NVCC_FLAGS -std=c++17 -O3 -fmad=false -prec-div=true -ftz=false)
-    # Some versions warn that the next one will not know a GPU.
-    list(APPEND NVCC_FLAGS -Werror all-warnings -Wno-deprecated-gpu-targets "-I${CMAKE_CURRENT_SOURCE_DIR}")
-    set(IMAGE_TEXT)
-    foreach(ARCHITECTURE ${KNOWN})
-      list(APPEND NVCC_FLAGS -gencode "arch=compute_${ARCHITECTURE},code=sm_${ARCHITECTURE}")
-      string(APPEND IMAGE_TEXT "sm_${ARCHITECTURE} ")
-    endforeach()
-    list(GET KNOWN 0 FIRST)
-    list(APPEND NVCC_FLAGS -gencode "arch=compute_${FIRST},code=compute_${FIRST}")
-    message(STATUS "kernels for GPUs: ${IMAGE_TEXT}by ${SMDDP_NVCC}")
-    set(NVCC_VERSION "nvcc ${NVCC_VERSION}")
+  if(NOT COMPILE)
+    smddp_set_nvcc(COMPILE COMPILER)
   endif()
+  list(TRANSFORM KNOWN PREPEND "sm_" OUTPUT_VARIABLE GPUS)
+  list(JOIN GPUS " " GPUS)
+  list(GET KNOWN 0 FIRST)
+  message(STATUS "kernels for GPUs: ${GPUS} by ${COMPILER}")
   set(WORD_HEADERS kernels/cuda/words.h kernels/half.h)
   smddp_compile_kernels(pack kernels/cuda/pack_body.h kernels/cuda/pack.h ${WORD_HEADERS})
   smddp_compile_kernels(compress kernels/cuda/int8_body.h kernels/cuda/topk_select_body.h kernels/cuda/topk_sum_body.h
     kernels/cuda/compress.h kernels/cuda/lanes.h kernels/int8.h kernels/magnitude.h ${WORD_HEADERS})
   set(IMAGE_DEFINITIONS "SMDDP_PACK_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/pack.image\""
       "SMDDP_COMPRESS_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/compress.image\""
-      "SMDDP_IMAGE_TEXT=\"${IMAGE_TEXT}and compute_${FIRST}, by ${NVCC_VERSION}\"")
+      "SMDDP_IMAGE_TEXT=\"${GPUS} and compute_${FIRST}, by ${COMPILER}\"")
 endif()
 set_source_files_properties(kernels/cuda/image.cc PROPERTIES COMPILE_DEFINITIONS "${IMAGE_DEFINITIONS}")

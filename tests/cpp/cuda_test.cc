@@ -1,6 +1,7 @@
 // Collectives on a GPU's tensors through CUDA's driver, here the one in ../fake_cuda: streams that
 // are behind, the C API, and what a driver may refuse. device_test.cc runs all kinds of
 // collectives.
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -10,7 +11,9 @@
 #include "check.h"
 #include "engine_job.h"
 #include "fake_device.h"
+#include "kernels/cuda/bundle.h"
 #include "transport/cuda/cuda_device.h"
+#include "transport/cuda/pack_kernels.h"
 
 extern "C" {
 int cuInit(unsigned flags);
@@ -225,4 +228,42 @@ TEST(ARankWithoutRowsIsOnTheGpuOfItsOutput) {
   EXPECT(last == device);
   ASSERT(CudaDevice::Find(other.address(), &last).ok());
   EXPECT(CudaDevice::Find(nullptr, &device).ok() && device == last);
+}
+
+namespace {
+
+// A bundle of code for sm_90 and of PTX; the code's ELF header says that it is for `gpu`.
+struct Bundled {
+  BundleHeader header{};
+  BundleEntry entries[2] = {{90, 0, 0, 0}, {70, 1, 0, 0}};
+  unsigned char elf[64] = {0x7f, 'E', 'L', 'F'};
+  char ptx[8] = "//";
+
+  Bundled(uint32_t gpu, uint64_t count) {
+    std::memcpy(header.magic, kBundleMagic, sizeof kBundleMagic);
+    header.entries = count;
+    entries[0].begin = offsetof(Bundled, elf);
+    entries[1].begin = offsetof(Bundled, ptx);
+    elf[18] = 190;  // the machine, and the flags
+    uint32_t flags = gpu << 16 | 5 << 8 | gpu;
+    std::memcpy(elf + 48, &flags, sizeof flags);
+  }
+};
+
+}  // namespace
+
+TEST(CodeThatTheGpuCannotRunIsNotLoaded) {
+  static const Bundled right(90, 1), wrong(80, 1), with_ptx(80, 2), older(90, 2);
+  DeviceMemory memory(4, 5), other(4, 6);
+  CudaDevice *device = nullptr, *pascal = nullptr;
+  ASSERT(CudaDevice::Find(memory.address(), &device).ok());
+  ASSERT(CudaDevice::Find(other.address(), &pascal).ok());
+  std::string why;
+  EXPECT(PackKernels::Find(device, &right, &why) != nullptr, why);
+  EXPECT(PackKernels::Find(device, &with_ptx, &why) != nullptr, why);
+  EXPECT(PackKernels::Find(device, &wrong, &why) == nullptr);
+  EXPECT(why.find("cuModuleLoadData") != std::string::npos, why);
+  Setting capability("FAKE_CUDA_CAPABILITY", "61");
+  EXPECT(PackKernels::Find(pascal, &older, &why) == nullptr);
+  EXPECT(why.find("no code for its compute capability, 6.1") != std::string::npos, why);
 }

@@ -77,7 +77,7 @@ class Array {
 class Gpu {
  public:
   Gpu() {
-    static const uint32_t image = 0xba55ed50;  // what the fake driver takes for kernels
+    static const uint64_t image = 0xba55ed50;  // what the fake driver takes for kernels
     Array array(1);
     Status status = CudaDevice::Find(array.at(), &device_);
     EXPECT(status.ok(), status.message());

@@ -38,7 +38,7 @@ class Setting {
 };
 
 // What the fake driver takes for kernels (fake_cuda/kernels.cc).
-inline constexpr uint32_t kKernels[] = {0xba55ed50};
+inline constexpr uint64_t kKernels[] = {0xba55ed50};
 
 inline NcclOptions Nccl(bool required = false, double connect_seconds = 20) {
   NcclOptions options;

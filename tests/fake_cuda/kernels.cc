@@ -1,7 +1,8 @@
 // Modules and launches of the fake driver: kernels are those of kernels.h, and run on a stream's
 // thread. A module is taken for ours if it looks like a fat binary of nvcc's, code of this GPU's
-// generation or PTX; any other has no code for this device. As with the real one, a module and its functions belong to the context that was
-// current when it was loaded, and are launched in streams of that only.
+// generation or PTX; any other has no code for this device. As with the real one, a module and its
+// functions belong to the context that was current when it was loaded, and are launched in streams
+// of that only.
 #include "kernels.h"
 
 #include <cstdint>
@@ -100,7 +101,8 @@ EXPORT int FakeLaunches(const char* name) {
 
 EXPORT int cuModuleLoadData(void** module, const void* image) {
   if (int problem = Usable(); problem != kSuccess) return problem;
-  if (!HasCode(static_cast<const char*>(image)) || std::getenv("FAKE_CUDA_NO_MODULES") != nullptr) return kNoBinary;
+  bool none = std::getenv("FAKE_CUDA_NO_MODULES") != nullptr;
+  if (none || !HasCode(static_cast<const char*>(image))) return kNoBinary;
   WaitPerhaps();
   *module = new Module{CurrentContext()};
   std::lock_guard<std::mutex> lock(mutex);

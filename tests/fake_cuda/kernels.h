@@ -13,7 +13,7 @@ struct FakeArgs {
 
 struct FakeKernel {
   std::string name;
-  size_t bytes;  // of the parameter
+  size_t bytes;      // of the parameter
   unsigned threads;  // of a block
   void (*run)(const FakeArgs& args, unsigned blocks);
 };

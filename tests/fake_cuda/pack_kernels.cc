@@ -32,10 +32,9 @@ void Run(const FakeArgs& bytes, unsigned blocks) {
 
 const std::vector<FakeKernel>& FakePackKernels() {
   static const auto& kernels = *new std::vector<FakeKernel>{
-#define FAKE_KERNELS(name, tensor, wire)                                   \
-  {"smddp_pack_" #name, sizeof(PackArgs), smddp::kPackThreads,             \
-   Run<smddp::Pack<tensor, wire>>},                                        \
-      {"smddp_unpack_" #name, sizeof(PackArgs), smddp::kPackThreads,       \
+#define FAKE_KERNELS(name, tensor, wire)                                                        \
+  {"smddp_pack_" #name, sizeof(PackArgs), smddp::kPackThreads, Run<smddp::Pack<tensor, wire>>}, \
+      {"smddp_unpack_" #name, sizeof(PackArgs), smddp::kPackThreads,                            \
        Run<smddp::Unpack<tensor, wire>>},
       SMDDP_PACK_KERNELS(FAKE_KERNELS)
 #undef FAKE_KERNELS

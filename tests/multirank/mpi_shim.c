@@ -34,5 +34,5 @@ int MPI_Iallgather(const void* send, int count, uintptr_t type, void* receive, i
   typedef int (*Gather)(const void*, int, uintptr_t, void*, int, uintptr_t, uintptr_t, void*);
   called("MPI_Iallgather");
   return ((Gather)dlsym(RTLD_DEFAULT, "PMPI_Iallgather"))(send, count, type, receive, counts, types,
-                                                         comm, request);
+                                                          comm, request);
 }

@@ -11,16 +11,19 @@ Status CudaModule::Load(const void* image, const std::vector<const char*>& names
   uint32_t capability = 0;
   Status status = device_->Capability(&capability);
   if (!status.ok()) return status;
-  void* module = nullptr;
-  status = {Code::kSystem, "there is no code for its compute capability, " +
+  std::vector<const void*> codes = CodeFor(image, capability);
+  if (codes.empty()) {
+    return {Code::kSystem, "there is no code for its compute capability, " +
                                std::to_string(capability / 10) + "." +
                                std::to_string(capability % 10)};
-  for (const void* code : CodeFor(image, capability)) {
-    CudaResult loaded = driver.ModuleLoadData(&module, code);
-    status = loaded == kCudaSuccess ? Status() : driver.Failure("cuModuleLoadData", loaded);
-    if (status.ok()) break;
   }
-  if (!status.ok()) return status;
+  void* module = nullptr;
+  CudaResult loaded = driver.ModuleLoadData(&module, codes[0]);
+  status = driver.Failure("cuModuleLoadData", loaded);  // if none of the others loads either
+  for (size_t i = 1; i < codes.size() && loaded != kCudaSuccess; ++i) {
+    loaded = driver.ModuleLoadData(&module, codes[i]);
+  }
+  if (loaded != kCudaSuccess) return status;
   // Here, and not at the first launch, since loading a function may wait for the GPU.
   for (const char* name : names) {
     void* function = nullptr;

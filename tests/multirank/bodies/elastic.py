@@ -60,6 +60,18 @@ def _variables_and_objects():
     assert state.seen == [0, 4]
 
 
+def _variables_that_keras_does_not_count():
+    """tf.Variables of a layer are part of the state, in both Kerases."""
+    model = _model()
+    model.layers[0].scale = tf.Variable([1.0 * rank, 2.0])
+    state = hvd.elastic.KerasState(model, keras.optimizers.SGD(0.1))
+    state.sync()
+    equal(model.layers[0].scale, [0, 2], "synchronized")
+    model.layers[0].scale.assign([7.0, 7.0])
+    state.restore()
+    equal(model.layers[0].scale, [0, 2], "restored")
+
+
 def _counts():
     """The order of the callbacks does not matter, nor do several batches at a time."""
     model = _model()
@@ -114,6 +126,7 @@ def states(commits):
         warnings.simplefilter("ignore")
         _refusals(_model())
     _variables_and_objects()
+    _variables_that_keras_does_not_count()
     _counts()
     _kept(commits)
     state = hvd.elastic.ObjectState(step=0)
