@@ -22,7 +22,10 @@ class Nvrtc:
 
     def __init__(self, path):
         """Open the library."""
-        self._library = ctypes.CDLL(path)
+        try:
+            self._library = ctypes.CDLL(path)
+        except OSError as error:
+            sys.exit(str(error))
         self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
 
     def _check(self, result, what, more=""):
@@ -93,6 +96,8 @@ def main():
     args = parser.parse_args()
     nvrtc = Nvrtc(args.nvrtc)
     known = nvrtc.known(args.architectures)
+    if not known:
+        sys.exit(f"NVRTC {nvrtc.version()} knows none of {args.architectures}")
     if args.version:
         print(nvrtc.version(), *known)
         return

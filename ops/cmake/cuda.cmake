@@ -50,7 +50,8 @@ endfunction()
 
 # Sets ${architectures} to those of the list that NVRTC knows, and ${version} to its version.
 function(smddp_ask_nvrtc architectures version)
-  execute_process(COMMAND ${NVRTC} --version OUTPUT_VARIABLE SAYS ERROR_VARIABLE ERROR RESULT_VARIABLE RESULT)
+  execute_process(COMMAND ${NVRTC} --version OUTPUT_VARIABLE SAYS OUTPUT_STRIP_TRAILING_WHITESPACE
+    ERROR_VARIABLE ERROR RESULT_VARIABLE RESULT)
   if(NOT RESULT EQUAL 0)
     message(FATAL_ERROR "SMDDP_NVRTC is '${SMDDP_NVRTC}', which does not work: ${ERROR}")
   endif()
