@@ -25,11 +25,12 @@ Status NobodyToFollow(int first) {
 
 // Which of the peers' operations belongs to which of these is not known.
 Status TwoOfAName(const Request& request) {
-  return {Code::kUsage,
-          "two threads run " + request.Title() +
-              " at the same time, so ranks would combine different ones: give each thread's "
-              "collectives names of their own (name=), and map a tf.data.Dataset with collectives "
-              "without num_parallel_calls"};
+  return {
+      Code::kUsage,
+      "two threads run " + request.Title() +
+          " at the same time, so ranks would combine different ones: give each thread's "
+          "collectives names of their own (name=), or the threads (threading.Thread(name=...)), "
+          "and map a tf.data.Dataset with collectives without num_parallel_calls"};
 }
 
 }  // namespace

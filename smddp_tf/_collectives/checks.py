@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 import warnings
 
-from smddp_tf._graph import order
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.names import given_name, site_name
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
@@ -73,7 +73,7 @@ def name_or_site(name, kind: str) -> str:
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name={name!r} is not a string; give other arguments by name")
-    return name or order.site_name(kind)
+    return given_name(name) if name else site_name(kind)
 
 
 def tensor_of(value, what: str):

@@ -9,6 +9,7 @@ from smddp_tf._collectives.slices import allreduce_slices, gathers_in_jit
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.names import site_name
 from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set
@@ -159,7 +160,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     if group.size == 1:
         return list(grads)
 
-    options = options.named(order.site_name(options.name))
+    options = options.named(site_name(options.name))
     grads = [_tensor_of(grad, source) for grad, source in zip(grads, sources, strict=True)]
     grads = [
         _densified(grad, source, options, group) if isinstance(grad, tf.IndexedSlices) else grad

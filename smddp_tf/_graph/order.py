@@ -5,7 +5,8 @@ conds. But ops that touch the same resource keep program order everywhere (autom
 dependencies), and a library can register which resources its ops touch. Ours all touch one
 constant. A graph with a collective captures it, so functions, loops and conds that contain
 collectives have it as an input and touch it too. Unlike the handle of a variable, it may be
-captured by a function that is saved in a SavedModel.
+captured by a function that is saved in a SavedModel. One that was loaded has a constant of its own,
+which is known by its value.
 
 Inside jit_compile=True that is not enough, since XLA reorders calls without data dependencies.
 There each call also reads and writes a variable (xla.py).
@@ -15,11 +16,10 @@ the set's first rank (ops/engine/channel.h).
 """
 
 import functools
-import re
-import sys
 import threading
 
-from smddp_tf._graph.calls import function_graph
+import numpy as np
+
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.enums import Matching
 
@@ -27,22 +27,21 @@ tf = tensorflow()
 
 from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
+from tensorflow.python.framework.ops import EagerTensor  # noqa: E402
 
-_PACKAGE = __name__.split(".")[0] + "."
 _CAPTURED = "_smddp_tf_captured"
-_SITES = "smddp_tf_sites"
-_NAMES = "smddp_tf_names"
 # Our stateful ops that need no program order. Buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpIteration", "SmddpQuery", "SmddpSelfTest")
-_constants: list = []  # holds the constant of _constant() once a graph has a collective
+# What the constant holds. TensorFlow inlines small ones, so it is larger.
+_VALUE = np.frombuffer(b"what smddp_tf collectives touch." * 32, np.int32)
+_handles: dict = {}  # device -> variable_handle()
 
 
+@functools.cache
 def _constant():
-    """The constant that collectives touch. TensorFlow inlines small ones, so it is larger."""
-    if not _constants:
-        with tf.init_scope(), tf.device("/cpu:0"):
-            _constants.append(tf.constant([0] * 256))  # tf.zeros() would run an op
-    return _constants[0]
+    """The constant that collectives touch."""
+    with tf.init_scope(), tf.device("/cpu:0"):
+        return tf.constant(_VALUE)
 
 
 def variable_handle():
@@ -54,49 +53,59 @@ def variable_handle():
     if not device:
         gpus = tf.config.list_logical_devices("GPU")
         device = gpus[0].name if gpus else "/cpu:0"
-    return _variable_handle(device)
+    if device not in _handles:
+        with tf.init_scope(), tf.device(device):
+            handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
+            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
+        _handles[device] = handle
+    return _handles[device]
 
 
-@functools.cache
-def _variable_handle(device: str):
-    with tf.init_scope(), tf.device(device):
-        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
-        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-    return handle
+def _stands_for_constant(tensor) -> bool:
+    """Whether a captured tensor is the constant, or that of a SavedModel's function."""
+    if not isinstance(tensor, EagerTensor):
+        return any(tensor is one for one in _captured(tensor.graph))
+    return _is_constant(tensor)
 
 
-def _captured(graph):
-    """The graph's placeholder for the captured constant; None without collectives in the graph."""
+def _is_constant(tensor) -> bool:
+    if tensor.dtype != tf.int32 or tensor.shape != _VALUE.shape:
+        return False
+    return np.array_equal(tensor.numpy(), _VALUE)
+
+
+def _captured(graph) -> list:
+    """The graph's placeholders for captured constants; none without collectives in the graph."""
     captures = getattr(graph, "captures", ())
-    known = getattr(graph, _CAPTURED, (None, None))
+    known = getattr(graph, _CAPTURED, (None, []))
     if known[0] is not captures:
-        own = (inside for outside, inside in captures if outside is _constant())
-        known = captures, next(own, None)
+        inside = [inside for outside, inside in captures if _stands_for_constant(outside)]
+        known = captures, inside
         setattr(graph, _CAPTURED, known)
     return known[1]
 
 
+def keeps_order(tensor) -> bool:
+    """Whether an eager tensor is what keeps collectives in order: a constant or a variable."""
+    return _is_constant(tensor) or any(tensor is handle for handle in _handles.values())
+
+
 def touches_collectives(function) -> bool:
     """Whether a concrete function contains a collective, or calls a function that does."""
-    if not _constants:
-        return False
-    captured = getattr(tf.compat.v1.get_default_graph(), "captures", ())
-    known = [_constant(), *(inside for outside, inside in captured if outside is _constant())]
-    inputs = getattr(function, "captured_inputs", ())
-    return any(one is each for one in inputs for each in known)
+    return any(_stands_for_constant(one) for one in getattr(function, "captured_inputs", ()))
 
 
 @auto_control_deps.register_acd_resource_resolver
 def _smddp_tf_resolver(op, reads, writes) -> bool:
     """Adds the constant to the resources that an op writes. Returns whether it was added."""
     del reads
-    touched = _captured(op.graph) if _constants else None
-    if touched is None or touched in writes:
+    touched = _captured(op.graph)
+    if not touched or touched[0] in writes:
         return False
     ours = op.type.startswith("Smddp") and op.type not in _FREE_OPS
-    if not ours and not any(one is touched for one in op.inputs):
+    if not ours and not any(one is each for one in op.inputs for each in touched):
         return False
-    writes.add(touched)
+    writes.add(touched[0])
     return True
 
 
@@ -120,50 +129,3 @@ def matching() -> Matching:
         return Matching.BY_NAME
     in_main = threading.current_thread() is threading.main_thread()
     return Matching.IN_ORDER if in_main else Matching.PERHAPS_THREADS
-
-
-def _thread_title() -> str:
-    """Tells the collectives of this thread from those of others; "" in the main thread.
-
-    It is the name of a thread that the script started, without its number, since ranks may have
-    started different threads before. TensorFlow's threads have no names. They run the Python code
-    of a tf.data.Dataset (from_generator, tf.py_function) while the main thread trains, so that of
-    the function that calls the collective is in the title.
-    """
-    thread = threading.current_thread()
-    if thread is threading.main_thread():
-        return ""
-    if not isinstance(thread, threading._DummyThread):
-        return re.sub(r"[-_]?\d+", "", thread.name)
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_name}, in a thread of TensorFlow's"
-
-
-def unique_name(name: str) -> str:
-    """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
-    names = tf.compat.v1.get_default_graph().get_collection_ref(_NAMES)
-    names.append(name)
-    count = names.count(name)
-    return name if count == 1 else f"{name}#{count}"
-
-
-def site_name(kind: str) -> str:
-    """The default name of a collective: its kind and the call site.
-
-    Collectives of one function are numbered in tracing order, so that ranks that run them in
-    different orders get a mismatch instead of wrong results. A cond or loop counts as part of the
-    function around it. Eager calls are not numbered, since one rank may have made more of them.
-    """
-    if tf.executing_eagerly():
-        thread = _thread_title()
-        return f"{kind} ({thread})" if thread else kind
-    graph = function_graph()
-    sites = graph.get_collection_ref(_SITES)
-    if not sites:
-        sites.append(0)
-    sites[0] += 1
-    # Drop TensorFlow's suffix, which depends on what else the process has traced.
-    function = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
-    return f"{function}/{kind}.{sites[0]}" if function else f"{kind}.{sites[0]}"

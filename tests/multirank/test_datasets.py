@@ -12,6 +12,10 @@ def test_beside_the_loop(job, kind):
     job(datasets.beside_the_loop(kind=kind), 2).check(2)
 
 
+def test_two_lambdas(job, python):
+    job(datasets.two_lambdas, 2, python=python).check(2)
+
+
 def test_in_parallel(job, python):
     """A collective in a parallel function is refused where the dataset is made."""
     job(datasets.in_parallel, 2, python=python).check(2)

@@ -14,6 +14,20 @@ def test_functions_called_from_several_threads(job, threads, inter_op):
     assert all(result["sum"] == 2 for result in results.values())
 
 
+def test_tapes_of_named_threads(job, python):
+    """Their functions and tapes have the same names, so those of the threads tell them apart."""
+    job(order_by_name.tapes_of_named_threads, 2, env=ENV, python=python, timeout=90).check(2)
+
+
+def test_unnamed_threads(job):
+    """A warning says that two threads have the same names, and what to do."""
+    results = job(order_by_name.unnamed_threads, 2, env=ENV, timeout=60).check(2)
+    for result in results.values():
+        (told,) = result["warned"]
+        assert "threads 'Thread-" in told and "both have the collective 'allreduce (" in told
+        assert "threading.Thread(name=...)" in told
+
+
 @pytest.mark.parametrize("way", ["broadcast last", "hook"])
 def test_a_session_whose_broadcast_was_built_last(job, way):
     """It runs before the first step, without what the training graph's placeholders need."""
@@ -76,3 +90,7 @@ def test_a_function_that_a_loop_of_a_session_calls(job, way):
 def test_functions_of_the_main_thread_called_from_several_threads(job):
     """They were made for program order: each waits in a thread of TensorFlow's."""
     job(order_by_name.functions_traced_before(3, 4), 2, env=ENV, timeout=90).check(2)
+
+
+def test_a_wrapped_function(job):
+    job(order_by_name.wrapped_function, 2, env=ENV, timeout=60).check(2)

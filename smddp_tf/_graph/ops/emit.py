@@ -3,6 +3,7 @@
 from smddp_tf._graph import library, order, xla
 from smddp_tf._graph.calls import call_number
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.names import unique_name
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group
 
@@ -33,7 +34,7 @@ def emit_matched(kind: str, group: Group, **arguments):
     """
     matching = order.matching()
     if matching == Matching.BY_NAME:
-        arguments["tensor_name"] = order.unique_name(arguments["tensor_name"])
+        arguments["tensor_name"] = unique_name(arguments["tensor_name"])
     if matching != Matching.IN_ORDER and not tf.executing_eagerly():
         in_session = matching == Matching.BY_NAME
         arguments["call"] = call_number() if in_session else tf.constant(0, tf.int64)

@@ -7,6 +7,7 @@ from checks import raises
 from harness import rank, report, size
 
 import smddp_tf as hvd
+from bodies.order import late
 
 STEPS = 30
 total = size * (size + 1) // 2
@@ -52,6 +53,19 @@ def beside_the_loop(kind):
         mine = hvd.allreduce(tf.constant(1000.0 + i), op=hvd.Sum)
         assert float(mine) == size * (1000.0 + i), (i, float(mine))
         assert float(element) == i * total, (i, float(element))
+    report()
+
+
+def two_lambdas():
+    """TensorFlow names the functions of both datasets alike, and both are fetched ahead."""
+    numbers = tf.data.Dataset.range(STEPS)
+    for turn in range(3):
+        at = turn % size == rank
+        first = numbers.map(lambda i, at=at: _sum(late(tf.cast(i, tf.float32), at)))
+        second = numbers.map(lambda i, at=at: _sum(1000.0 + late(tf.cast(i, tf.float32), not at)))
+        both = zip(first.prefetch(4), second.prefetch(4), strict=True)
+        got = [(float(one), float(two)) for one, two in both]
+        assert got == [(i * total, (1000 + i) * total) for i in range(STEPS)], (rank, turn, got)
     report()
 
 

@@ -1,6 +1,7 @@
 """What ranks do in test_order_by_name.py."""
 
 import threading
+import warnings
 
 import numpy as np
 import tensorflow as tf
@@ -22,10 +23,10 @@ def _called(number):
     return call
 
 
-def _in_threads(body, count):
-    """Runs body(number) in threads. Ranks start them in different orders."""
+def _in_threads(body, count, started_alike=False):
+    """Runs body(number) in threads. Ranks start them in different orders, if not alike."""
     started = [threading.Thread(target=body, args=[i], daemon=True) for i in range(count)]
-    for one in started[:: 1 if rank == 0 else -1]:
+    for one in started[:: 1 if rank == 0 or started_alike else -1]:
         one.start()
     for one in started:
         one.join(60)
@@ -52,6 +53,66 @@ def functions_of_threads(threads, inter_op):
     _in_threads(thread, threads)
     assert not wrong, f"rank {rank}: {wrong[0]}"
     report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+
+
+def _train_by_tape(weight, slowly, steps):
+    variable = tf.Variable(0.0)
+
+    @tf.function
+    def step(turn):
+        with tf.GradientTape() as tape:
+            loss = variable * late(mine(weight), turn % size == (rank if slowly else 0))
+        grad = hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, variable)
+        variable.assign_add(grad)
+
+    for turn in range(steps):
+        step(tf.constant(turn))
+    assert float(variable) == steps * weight * total, (rank, weight, float(variable))
+
+
+def tapes_of_named_threads():
+    """Functions and tapes of two threads are called alike, and the threads are not."""
+    failed = []
+
+    def train(weight, slowly):
+        try:
+            _train_by_tape(weight, slowly, 3 * CALLS)
+        except (AssertionError, tf.errors.OpError) as error:
+            failed.append(str(error))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads = [
+            threading.Thread(target=train, args=args, name=name, daemon=True)
+            for name, args in (("student", (1.0, rank == 0)), ("teacher", (100.0, rank != 0)))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert not failed, failed
+    assert not any(thread.is_alive() for thread in threads), "a thread still waits"
+    report(done=True)
+
+
+def unnamed_threads():
+    """What the second of two threads that have the same default names is told.
+
+    They take turns, which the library does not know.
+    """
+    turns = [threading.Event() for _ in range(3)]
+    turns[0].set()
+
+    def work(number):
+        turns[number].wait(30)
+        hvd.allreduce(mine(1))
+        turns[number + 1].set()
+        turns[2].wait(30)
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        _in_threads(work, 2, started_alike=True)
+    report(warned=[str(one.message) for one in warned])
 
 
 class _Training:
@@ -285,4 +346,19 @@ def functions_traced_before(threads, inter_op):
 
     _in_threads(thread, threads)
     assert not wrong, f"rank {rank}: {wrong[0]}"
+    report(done=True)
+
+
+def wrapped_function():
+    """TensorFlow keeps no order in it. The names that it is given are alike."""
+
+    def both(turn):
+        at = turn % size == rank
+        first = hvd.allreduce(late(mine(1), at), op=hvd.Sum, name="sum")
+        return first, hvd.allreduce(late(mine(100), turn % size != rank), op=hvd.Sum, name="sum")
+
+    both = v1.wrap_function(both, [tf.TensorSpec([], tf.int32)])
+    for turn in range(CALLS):
+        got = [float(one) for one in both(tf.constant(turn))]
+        assert got == [total, 100 * total], (rank, turn, got)
     report(done=True)

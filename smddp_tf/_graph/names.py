@@ -1,0 +1,116 @@
+"""The names by which ranks compare, and where there is no order match, their collectives."""
+
+import re
+import sys
+import threading
+import warnings
+import weakref
+
+from smddp_tf._graph import order
+from smddp_tf._graph.calls import function_graph
+from smddp_tf._graph.framework import tensorflow
+
+tf = tensorflow()
+
+_PACKAGE = __name__.split(".")[0] + "."
+_SITES = "smddp_tf_sites"
+_NAMES = "smddp_tf_names"
+_DATASET = "_smddp_tf_dataset"
+_datasets: dict = {}  # name of a tf.data function -> how many of that name have collectives
+_threads = weakref.WeakValueDictionary()  # default name -> the thread that used it last
+
+
+def _thread_title() -> str:
+    """Tells the collectives of this thread from those of others; "" in the main thread.
+
+    It is the name of a thread that the script started, without its digits, since ranks may have
+    started different threads before. TensorFlow's threads have no names. They run the Python code
+    of a tf.data.Dataset (from_generator, tf.py_function) while the main thread trains, so that of
+    the function that calls the collective is in the title.
+    """
+    thread = threading.current_thread()
+    if thread is threading.main_thread():
+        return ""
+    if not isinstance(thread, threading._DummyThread):
+        return re.sub(r"[-_]?\d+", "", thread.name)
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_name}, in a thread of TensorFlow's"
+
+
+def _warn_of_two_threads(name: str) -> None:
+    """Warns once of a default name that two threads use.
+
+    Both may run at the same time, or, as those of a pool, one after the other.
+    """
+    thread = threading.current_thread()
+    other = _threads.get(name, thread)
+    _threads[name] = thread
+    if other is not thread and other.is_alive():
+        warnings.warn(
+            f"threads {other.name!r} and {thread.name!r} both have the collective {name!r}; if "
+            "they run at the same time, ranks may combine different ones: give the threads names "
+            "that differ in more than digits (threading.Thread(name=...)), or the "
+            "collectives (name=)",
+            stacklevel=2,
+        )
+
+
+def unique_name(name: str, graph=None) -> str:
+    """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
+    names = (graph or tf.compat.v1.get_default_graph()).get_collection_ref(_NAMES)
+    names.append(name)
+    count = names.count(name)
+    return name if count == 1 else f"{name}#{count}"
+
+
+def given_name(name: str) -> str:
+    """A name that the script gives; a second one in a function gets a number, so that they differ.
+
+    The order of operations in functions of tf.compat.v1.wrap_function() is not fixed, for example.
+    In TF1 sessions emit.py numbers them.
+    """
+    in_function = not tf.executing_eagerly() and not order.in_session()
+    return unique_name(name, function_graph()) if in_function else name
+
+
+def _function_name(graph) -> str:
+    """The function's name, without what depends on which others the process has traced.
+
+    Several datasets may run functions of one name (lambdas have no other) at the same time, so
+    those with collectives are numbered.
+    """
+    name = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
+    if not name.startswith("Dataset_"):
+        return name
+    if not hasattr(graph, _DATASET):
+        _datasets[name] = _datasets.get(name, 0) + 1
+        setattr(graph, _DATASET, _datasets[name])
+    number = getattr(graph, _DATASET)
+    return name if number == 1 else f"{name}#{number}"
+
+
+def site_name(kind: str) -> str:
+    """The default name of a collective: its kind and the call site.
+
+    Collectives of one function are numbered in tracing order, so that ranks that run them in
+    different orders get a mismatch instead of wrong results. A cond or loop counts as part of the
+    function around it. Eager calls are not numbered, since one rank may have made more of them.
+    """
+    name = kind
+    if not tf.executing_eagerly():
+        graph = function_graph()
+        sites = graph.get_collection_ref(_SITES)
+        if not sites:
+            sites.append(0)
+        sites[0] += 1
+        function = _function_name(graph)
+        name = f"{function}/{kind}.{sites[0]}" if function else f"{kind}.{sites[0]}"
+    thread = _thread_title()
+    if not thread:
+        return name
+    name = f"{name} ({thread})"
+    if not isinstance(threading.current_thread(), threading._DummyThread):
+        _warn_of_two_threads(name)
+    return name
