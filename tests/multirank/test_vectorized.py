@@ -8,3 +8,9 @@ from conftest import PYTHONS, on_ranks
 def test_vectorized_map_and_jacobian(job, python, ranks):
     """Iterations meet the same iteration of the other ranks; the tape's gradient is refused."""
     job(vectorized.maps_and_jacobians, ranks, python=python).check(ranks)
+
+
+@on_ranks("python", PYTHONS, 2, 3)
+def test_between_collectives(job, python, ranks):
+    body = vectorized.between_collectives()
+    job(body, ranks, env={"SMDDP_TIMEOUT_SECONDS": "15"}, python=python).check(ranks)

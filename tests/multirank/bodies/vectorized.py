@@ -6,6 +6,7 @@ from checks import WAYS, checked, equal, raises, total
 from harness import rank, report, size
 
 import smddp_tf as hvd
+from bodies.order import late, mine
 
 ROWS = np.arange(400.0).reshape(100, 4)
 
@@ -48,6 +49,32 @@ def _distributed_tape():
 
     with raises(ValueError, "cannot be called inside tf.vectorized_map()"):
         tf.vectorized_map(row, tf.ones([3, 2]))
+
+
+def between_collectives():
+    """Two of one shape in the function that is mapped, others of the function around it.
+
+    The ranks' graphs differ, so XLA takes another order on each where none is kept.
+    """
+    rows = tf.constant([[1.0], [2.0], [4.0]]) * (rank + 1)
+    turned = slice(None, None, 1 if rank == 0 else -1)
+
+    def row(v):
+        first, second = hvd.allreduce(v, op=hvd.Sum), hvd.allreduce(1000.0 * v, op=hvd.Sum)
+        return tf.concat([first, second], 0)  # in one order: TensorFlow converts them from here
+
+    def step(turn):
+        before = hvd.allreduce(late(mine(1), turn % size == rank)[None], op=hvd.Sum)
+        mapped = tf.reshape(tf.vectorized_map(row, rows), [-1])
+        after = hvd.allreduce(late(mine(100), turn % size != rank)[None], op=hvd.Sum)
+        return tf.sort(tf.concat([before, mapped, after][turned], 0))
+
+    wanted = np.array([1.0, 1.0, 2.0, 4.0, 100.0, 1000.0, 2000.0, 4000.0])
+    for way, wrap in WAYS.items():
+        call = wrap(step)
+        for turn in range(6):
+            equal(call(tf.constant(turn)), wanted * total, way, turn)
+    report(checks=checked())
 
 
 def maps_and_jacobians():
