@@ -52,9 +52,10 @@ def allreduce(
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
         float32; averages of integers are truncated towards zero, of slices after rows of
-        one index are summed.
+        one index are summed. A NaN on any rank is the Min and the Max.
       prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
-      postscale_factor: multiplies the result, in the same way.
+      postscale_factor: multiplies the result, in the same way. Averages of integers are summed in
+        wider integers (but for int64), scaled, and only then truncated.
       name: identifies the operation in messages; must be the same on all ranks.
       process_set: the ranks that take part; must include this rank.
       ignore_name_scope: ignored, accepted for compatibility.

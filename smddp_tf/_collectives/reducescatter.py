@@ -74,7 +74,6 @@ def grouped_reducescatter(
             op,
             factor(prescale_factor),
             factor(postscale_factor),
-            group.size,
         )
         for i, output in zip(indices, outputs, strict=True):
             results[i] = compression.decompress(output, packed[i][1])
@@ -115,8 +114,8 @@ def reducescatter(
       name: identifies the operation in messages; must be the same on all ranks.
       process_set: the ranks that take part.
       ignore_name_scope: ignored, accepted for compatibility.
-      prescale_factor: multiplies the input.
-      postscale_factor: multiplies the result.
+      prescale_factor: multiplies the input, as allreduce()'s does.
+      postscale_factor: multiplies the result, as allreduce()'s does.
 
     Returns:
       This rank's rows: (first dimension // size) of them, plus one on the first

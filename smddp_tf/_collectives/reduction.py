@@ -80,7 +80,7 @@ def reduce_dense(
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     for indices in by_dtype.values():
         of_dtype = [tensors[i] for i in indices]
-        reduced = scale_apart(reduce, of_dtype, op, prescale, postscale, group.size)
+        reduced = scale_apart(reduce, of_dtype, op, prescale, postscale)
         for i, result in zip(indices, reduced, strict=True):
             results[i] = result
     return results

@@ -36,11 +36,12 @@ def scaled(tensor, factor: float):
     return tensor * tf.cast(factor, tensor.dtype)
 
 
-def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float, ranks: int):
+def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float):
     """Reduces tensors of one dtype, scaling separately where the engine cannot fuse it.
 
-    Integers are scaled and truncated on each rank before and after the sum, as Horovod does. A
-    prescaled minimum, maximum or product is scaled before the reduction.
+    Integers are scaled and truncated on each rank before and after the sum, as Horovod does; the
+    engine sums an average wider than the dtype, scales it, and truncates once. A prescaled minimum,
+    maximum or product is scaled before the reduction.
 
     Args:
       reduce: reduce(tensors, op, prescale, postscale) returns the reduced tensors.
@@ -48,12 +49,11 @@ def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: floa
       op: the reduce operation.
       prescale: multiplies the inputs.
       postscale: multiplies the results.
-      ranks: the number of ranks, the divisor of an average.
     """
     if tensors[0].dtype.is_integer and (prescale, postscale) != (1.0, 1.0):
         tensors = [scaled(tensor, prescale) for tensor in tensors]
         if op == Average:
-            op, postscale = Sum, postscale / ranks
+            return reduce(tensors, op, 1.0, postscale)
         return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0)]
     if op not in (Average, Sum):
         tensors, prescale = [scaled(tensor, prescale) for tensor in tensors], 1.0

@@ -1,9 +1,11 @@
 // The contract of every collective: all sizes of job and payload, on one node and on several, with
 // data that differ by rank and sum exactly.
 #include <cstring>
+#include <limits>
 
 #include "allreduce_values.h"
 #include "check.h"
+#include "core/ranges.h"
 #include "inproc_job.h"
 
 namespace {
@@ -53,6 +55,40 @@ void CheckAllreduce(const Shape& shape, ReduceOp op, const std::string& forced, 
   });
 }
 
+// Averages of numbers near the dtype's limit, times 3 / 4; kBelow keeps sums of int64 in int64.
+template <typename T>
+void CheckScaledAverage(const Shape& shape, Kind kind) {
+  constexpr int64_t kBelow = sizeof(T) == 8 ? 32 : 1;
+  constexpr int64_t kCount = 2003;
+  auto input = [](int rank, size_t i) {
+    int64_t size =
+        std::numeric_limits<T>::max() / kBelow - (rank * 3 + static_cast<int64_t>(i)) % 5;
+    return static_cast<T>(std::is_signed_v<T> && i % 2 == 1 ? -size : size);
+  };
+  InprocJob job(shape.size, shape.nodes, kChunk);
+  RunRanks(shape.size, [&](int rank) {
+    Range own{0, kCount};
+    if (kind == Kind::kReduceScatter) own = smddp::RowsOf(kCount, shape.size, rank);
+    std::vector<T> in(kCount), out(own.size());
+    for (size_t i = 0; i < in.size(); ++i) in[i] = input(rank, i);
+    Request request;
+    request.kind = kind;
+    request.dtype = TypeOf<T>::value;
+    request.op = ReduceOp::kAverage;
+    request.postscale = 0.75;
+    request.name = "x";
+    request.tensors = {{in.data(), out.data(), {kCount}}};
+    Status status = job.Run(rank, request);
+    ASSERT(status.ok(), status.message());
+    for (size_t i = 0; i < out.size(); ++i) {
+      int64_t sum = 0;
+      for (int r = 0; r < shape.size; ++r) sum += input(r, own.begin + i);
+      ASSERT_EQ(static_cast<int64_t>(out[i]), sum * 3 / (4 * shape.size),
+                Case(shape, own.begin + i, KindName(kind)));
+    }
+  });
+}
+
 }  // namespace
 
 TEST(AllreduceSumsEveryDtypeOnEveryJob) {
@@ -71,6 +107,17 @@ TEST(AllreduceHasEveryOp) {
     for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       CheckAllreduce<float>(shape, op, "", true);
       CheckAllreduce<int32_t>(shape, op, "", false);
+    }
+  }
+}
+
+TEST(ScaledAveragesOfIntegersAreTruncatedOnce) {
+  for (const Shape& shape : kJobs) {
+    for (Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
+      CheckScaledAverage<int8_t>(shape, kind);
+      CheckScaledAverage<uint8_t>(shape, kind);
+      CheckScaledAverage<int32_t>(shape, kind);
+      CheckScaledAverage<int64_t>(shape, kind);
     }
   }
 }

@@ -1,4 +1,5 @@
-// Reductions of the fake NCCL: 16-bit floats are rounded after every step, as on a GPU.
+// Reductions of the fake NCCL: 16-bit floats are rounded after every step, as on a GPU, and minima
+// and maxima leave NaNs out, as NCCL's fminf() and __hmin() do.
 #pragma once
 
 #include <cmath>
@@ -92,9 +93,9 @@ T Combined(T a, T b, int op) {
     case kProduct:
       return To<T>(x * y);
     case kMax:
-      return x > y ? a : b;
+      return x > y || y != y ? a : b;
     case kMin:
-      return x < y ? a : b;
+      return x < y || y != y ? a : b;
     default:
       return To<T>(x + y);
   }

@@ -27,7 +27,7 @@ struct ReduceArgs {
   void* out = nullptr;   // may be one of the sources
   void* copy = nullptr;  // a second copy of the result, unless nullptr
   double scale = 1.0;    // applied to the result
-  int64_t divisor = 1;   // exact division for integers; floats divide by means of `scale`
+  int64_t divisor = 1;   // of integers, exact, truncated after both; floats divide by `scale`
   // The copy bypasses the caches; StreamFence() (kernels/cpu/copy.h) comes before it is published.
   bool stream_copy = false;
 };

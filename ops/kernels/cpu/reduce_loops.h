@@ -46,25 +46,30 @@ inline Acc WrapMultiply(Acc a, Acc b) {
   }
 }
 
+// b if it is a NaN, which alone differs from itself. The comparisons for `picked` leave a NaN in a.
+template <typename Acc>
+inline Acc NaNOr(Acc b, Acc picked) {
+  return b != b ? b : picked;
+}
+
 template <Combine kOp, typename Acc>
 inline Acc Apply(Acc a, Acc b) {
   if constexpr (kOp == Combine::kSum) return WrapAdd(a, b);
-  if constexpr (kOp == Combine::kMin) return b < a ? b : a;
-  if constexpr (kOp == Combine::kMax) return a < b ? b : a;
+  if constexpr (kOp == Combine::kMin) return NaNOr(b, b < a ? b : a);
+  if constexpr (kOp == Combine::kMax) return NaNOr(b, a < b ? b : a);
   if constexpr (kOp == Combine::kProduct) return WrapMultiply(a, b);
 }
 
 template <typename Acc>
 inline void Finish(Acc* acc, size_t n, const ReduceArgs& args) {
   if constexpr (std::is_integral_v<Acc>) {
-    if (args.divisor != 1) {
-      for (size_t i = 0; i < n; ++i) acc[i] = static_cast<Acc>(acc[i] / args.divisor);
-    }
     if (args.scale != 1.0) {
-      // long double holds every int64 exactly
+      // Truncated once, at the end; long double holds every int64 exactly.
       for (size_t i = 0; i < n; ++i) {
-        acc[i] = static_cast<Acc>(static_cast<long double>(acc[i]) * args.scale);
+        acc[i] = static_cast<Acc>(static_cast<long double>(acc[i]) * args.scale / args.divisor);
       }
+    } else if (args.divisor != 1) {
+      for (size_t i = 0; i < n; ++i) acc[i] = static_cast<Acc>(acc[i] / args.divisor);
     }
   } else if (args.scale != 1.0) {
     Acc scale = static_cast<Acc>(args.scale);
