@@ -7,66 +7,14 @@ from typing import Any
 import numpy as np
 
 from smddp_tf._collectives.objects import allgather_object
+from smddp_tf._gradients.options import whole_number
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf.keras import _metrics, _shard, _shard_sequence
+from smddp_tf.keras import _metrics, _shard_sequence
+from smddp_tf.keras._part import own_part
 from smddp_tf.keras.callbacks import MetricAverageCallback
 
 tf = tensorflow()
-
-
-class _Batches(_shard_sequence.SEQUENCE):
-    """A range of consecutive batches of a PyDataset or Sequence."""
-
-    def __init__(self, batches, start: int, stop: int) -> None:
-        super().__init__(**_shard_sequence.options_of(batches))
-        self.batches, self.start, self.stop = batches, start, stop
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitem__(self, index: int):
-        return self.batches[self.start + index]
-
-
-def _count(data) -> int:
-    """The number of batches, or of elements of arrays."""
-    if isinstance(data, _shard_sequence.SEQUENCE):
-        return len(data)
-    if not isinstance(data, tf.data.Dataset):
-        return _shard.count_of(data)
-    count = int(data.cardinality())
-    if count == tf.data.INFINITE_CARDINALITY:
-        raise ValueError("the dataset is infinite; give dataset.take(steps)")
-    if count == tf.data.UNKNOWN_CARDINALITY:
-        count = int(data.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
-    return count
-
-
-def _cut(data, start: int, stop: int):
-    if isinstance(data, tf.data.Dataset):
-        return data.skip(start).take(stop - start)
-    if isinstance(data, _shard_sequence.SEQUENCE):
-        return _Batches(data, start, stop)
-    return _shard.rows_of(data, start, stop)
-
-
-def _own(data, process_set):
-    """Returns this rank's consecutive part of the data, and whether that part is its own.
-
-    A rank without a part gets the first batch (or element), since Keras rejects empty data; its
-    results are then discarded.
-
-    Raises:
-      ValueError: the data is empty.
-    """
-    count, size, rank = _count(data), process_set.size(), process_set.rank()
-    if count == 0:
-        raise ValueError("there is no data")
-    start, stop = count * rank // size, count * (rank + 1) // size
-    if start == stop:
-        return _cut(data, 0, 1), False
-    return _cut(data, start, stop), True
 
 
 def _arguments(x, y, sample_weight):
@@ -86,6 +34,7 @@ def evaluate(
     return_dict: bool = False,
     sharded: bool = False,
     process_set: ProcessSet = global_process_set,
+    steps: int | None = None,
     **options: Any,
 ) -> Any:
     """model.evaluate() with the data divided among ranks; every rank gets the overall result.
@@ -97,25 +46,33 @@ def evaluate(
       model: a compiled Keras model, equal on all ranks.
       x: all data, the same on all ranks: arrays, a batched tf.data.Dataset, or a
         keras.utils.PyDataset or Sequence. Each rank evaluates a part. A dataset of unknown length
-        is read twice, the first time to count its batches.
+        is read twice, the first time to count its batches. All ranks must get its elements in one
+        order: with shuffle() only by equal seeds.
       y: targets, if x holds arrays.
       sample_weight: sample weights, if x holds arrays.
       batch_size: batch size of each rank, if x holds arrays.
       return_dict: same as for model.evaluate().
       sharded: x is already this rank's part (from hvd.shard(), or from the rank's own files).
       process_set: the ranks that take part; must include this rank.
+      steps: evaluate that many batches of x, which the ranks divide; an infinite dataset needs it.
+        With sharded=True, that many of each rank.
       **options: further arguments of model.evaluate(); verbose defaults to 0.
 
     Returns:
       The same as model.evaluate(), equal on all ranks.
 
     Raises:
-      ValueError: the data is empty, or the dataset is infinite.
+      ValueError: the data is empty; the dataset is infinite and steps is not given, or shuffled in
+        another order on each rank.
+      TypeError: steps is not a whole number.
     """
     check_process_set(process_set)
+    steps = None if steps is None else whole_number("steps", steps, 1)
     data, has_data = _arguments(x, y, sample_weight), True
-    if not sharded:
-        data, has_data = _own(data, process_set)
+    if sharded:
+        options["steps"] = steps
+    else:
+        data, has_data = own_part(data, process_set, steps, batch_size)
 
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
@@ -152,6 +109,7 @@ def predict(
     batch_size: int | None = None,
     sharded: bool = False,
     process_set: ProcessSet = global_process_set,
+    steps: int | None = None,
     **options: Any,
 ) -> Any:
     """model.predict() with the data divided among ranks; every rank gets all predictions.
@@ -165,6 +123,7 @@ def predict(
       sharded: x is already this rank's part, from hvd.shard() without shuffling: arrays, or a
         dataset that was batched after shard().
       process_set: the ranks that take part; must include this rank.
+      steps: same as for evaluate().
       **options: further arguments of model.predict(); verbose defaults to 0.
 
     Returns:
@@ -173,10 +132,15 @@ def predict(
       it repeated appear again at the end.
 
     Raises:
-      ValueError: the data is empty, the dataset is infinite, or the ranks' parts differ in length.
+      ValueError: as evaluate(); or with sharded=True the ranks' parts differ in length.
+      TypeError: steps is not a whole number.
     """
     check_process_set(process_set)
-    data, has_data = (x, True) if sharded else _own(x, process_set)
+    steps = None if steps is None else whole_number("steps", steps, 1)
+    if sharded:
+        data, has_data, options["steps"] = x, True, steps
+    else:
+        data, has_data = own_part(x, process_set, steps, batch_size)
     if batch_size is not None:
         options["batch_size"] = batch_size
     outputs = model.predict(data, **{"verbose": 0, **options})

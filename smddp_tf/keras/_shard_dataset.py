@@ -68,12 +68,14 @@ def _divide_unknown(dataset, part: Part):
 
     An incomplete last group is dropped, or filled by repeating its own elements.
     """
+    # Functions of datasets get the components of a tuple as arguments, also if there is one.
+    is_tuple = type(dataset.element_spec) is tuple
 
     def own(*window):
         # window() yields a dataset per component of an element.
         parts = tf.data.Dataset.zip(tuple(tf.nest.flatten(window)))
         parts = parts.repeat() if part.uneven == "repeat" else parts
-        structure = window if len(window) > 1 else window[0]
+        structure = window if is_tuple else window[0]
         one = parts.skip(part.rank).take(1)
         return one.map(lambda *leaves: tf.nest.pack_sequence_as(structure, leaves))
 

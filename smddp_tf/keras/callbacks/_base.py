@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 from smddp_tf._collectives.variables import is_movable, is_seed
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _distribution
@@ -47,6 +49,23 @@ class OnProcessSet(_ForEitherKeras):
         super().__init__(*args, **options)
         check_process_set(process_set)
         self.process_set = process_set
+
+
+def fix_steps_per_execution(model) -> None:
+    """Ends Keras 2's steps_per_execution="auto", which chooses another number on each rank.
+
+    Callbacks would be called after other batches there: other learning rates, and hangs.
+    """
+    if basics.size() == 1 or not getattr(model, "autotune_steps_per_execution", False):
+        return
+    model.autotune_steps_per_execution = False
+    model._steps_per_execution.assign(1)
+    warnings.warn(
+        'steps_per_execution="auto" would choose another number on each rank, so it is 1; give '
+        "compile() a number",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def optimizers_of(model) -> list:

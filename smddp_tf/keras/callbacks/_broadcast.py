@@ -12,7 +12,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm
-from smddp_tf.keras.callbacks._base import Callback, training_state
+from smddp_tf.keras.callbacks._base import Callback, fix_steps_per_execution, training_state
 from smddp_tf.keras.callbacks._check import FirstUpdate
 
 tf = tensorflow()
@@ -127,6 +127,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         del logs
         if self.process_set.size() == 1:
             return
+        fix_steps_per_execution(self.model)
         if self.model in self._models:
             # Layers that were added, or an optimizer made, since the last fit().
             self._broadcast(self._variables(self.model))

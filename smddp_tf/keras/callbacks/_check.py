@@ -154,7 +154,8 @@ class FirstUpdate:
         if self._distributions():
             advice = _CAUSES
         self._warn(
-            "the first batch reduced no gradients: every rank trains a model of its own. " + advice
+            "the first batch reduced no gradients: unless a later one does (a train_step that "
+            "accumulates them), every rank trains a model of its own. " + advice
         )
 
     def _look_at_weights(self) -> None:

@@ -11,7 +11,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras._distribution import innermost
-from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
+from smddp_tf.keras.callbacks._base import Callback, OnProcessSet, fix_steps_per_execution
 from smddp_tf.keras.callbacks._stopping import monitored
 
 tf = tensorflow()
@@ -75,6 +75,7 @@ class LearningRateScheduleCallback(Callback):
         self.staircase = staircase or not callable(multiplier)
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
+        self._steps = steps_per_epoch  # of this fit()
         self.epoch = 0
 
     def on_train_begin(self, logs: dict | None = None):
@@ -86,9 +87,10 @@ class LearningRateScheduleCallback(Callback):
                 f"{type(self).__name__} sets the learning rate, but the optimizer has a schedule "
                 f"of its own ({type(rate).__name__}); use one of them"
             )
-        if not self.staircase and self.steps_per_epoch is None:
-            self.steps_per_epoch = (self.params or {}).get("steps")
-            if not self.steps_per_epoch:
+        fix_steps_per_execution(self.model)
+        if not self.staircase:
+            self._steps = self.steps_per_epoch or (self.params or {}).get("steps")
+            if not self._steps:
                 raise ValueError(
                     f"{type(self).__name__} needs steps_per_epoch: Keras does not know how many "
                     "batches this dataset has"
@@ -113,7 +115,7 @@ class LearningRateScheduleCallback(Callback):
 
     def _position(self, batch: int) -> float:
         """The epoch, as a float."""
-        return self.epoch + batch / self.steps_per_epoch
+        return self.epoch + batch / self._steps
 
     def _set(self, rate: float) -> None:
         optimizer = innermost(self.model.optimizer)
@@ -172,8 +174,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
     def _position(self, batch: int) -> float:
         """The epoch at the end of this execution, so that the last batches use the full rate."""
-        last = min(batch + _steps_per_execution(self.model), self.steps_per_epoch)
-        return self.epoch + last / self.steps_per_epoch
+        last = min(batch + _steps_per_execution(self.model), self._steps)
+        return self.epoch + last / self._steps
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Adds the learning rate to the logs, and prints when warm-up is done."""

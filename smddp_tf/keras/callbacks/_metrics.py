@@ -97,8 +97,14 @@ class MetricAverageCallback(Callback):
         check_process_set(process_set)
         self.process_set = process_set
         self._in_epoch = False
+        self._around = False  # _in_epoch when set_params() was called: evaluate() inside an epoch
         self._trained = self._tested = None
         self._evaluation: _Evaluation | None = None
+
+    def set_params(self, params: dict):
+        """Notices a fit() or evaluate() that begins, also after a fit() that was interrupted."""
+        super().set_params(params)
+        self._around, self._in_epoch = self._in_epoch, False
 
     def on_epoch_begin(self, epoch: int, logs: dict | None = None):
         """Discards the previous epoch's results."""
@@ -117,10 +123,11 @@ class MetricAverageCallback(Callback):
     def on_test_end(self, logs: dict | None = None):
         """Reduces the metrics of validation, or of an evaluate() that has not done so itself."""
         evaluation, self._evaluation = self._evaluation, None
+        in_epoch, self._in_epoch = self._in_epoch, self._in_epoch or self._around
         if evaluation is not None and evaluation.joined:
             return
         self._tested = self._joined()
-        if not self._in_epoch and logs and self.process_set.size() > 1:
+        if not in_epoch and logs and self.process_set.size() > 1:
             _metrics.replace(logs, self._tested)
             _metrics.average(logs, self.process_set)
 

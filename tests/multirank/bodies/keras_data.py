@@ -40,6 +40,10 @@ def shard():
     pairs = Dataset.range(9).map(lambda e: {"a": e, "b": (e, e * 2)}).filter(lambda e: True)
     for element in hvd.shard(pairs):
         assert int(element["b"][1]) == 2 * int(element["a"])
+    for ones in (Dataset.range(9).map(lambda e: (e,)), Dataset.range(9)):
+        for uneven in ("drop", "repeat"):
+            part = hvd.shard(ones.filter(lambda *_: True), uneven=uneven)
+            assert part.element_spec == ones.element_spec, (part.element_spec, uneven)
     assert _elements(hvd.shard(Dataset.range(5).repeat()).take(2))[0] == rank
     for bad in (
         lambda: hvd.shard(Dataset.range(1)),

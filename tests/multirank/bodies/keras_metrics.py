@@ -261,7 +261,7 @@ def predict():
     for n in (1, 10, 12):
         _predict(model, n)
     x = np.zeros((12, 2), "float32")
-    with raises(ValueError, "take(steps)"):
+    with raises(ValueError, "give steps="):
         hvd.predict(model, tf.data.Dataset.from_tensors(x).repeat())
     with raises(ValueError, "no data"):
         hvd.predict(model, x[:0])

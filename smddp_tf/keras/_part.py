@@ -1,0 +1,109 @@
+"""Cuts data that all ranks have into consecutive parts, for evaluate() and predict()."""
+
+from smddp_tf._collectives.objects import allgather_object
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf.keras import _shard, _shard_sequence
+
+tf = tensorflow()
+
+_KERAS_BATCH = 32  # of arrays, unless batch_size says otherwise
+
+
+class _Batches(_shard_sequence.SEQUENCE):
+    """A range of consecutive batches of a PyDataset or Sequence."""
+
+    def __init__(self, batches, start: int, stop: int) -> None:
+        super().__init__(**_shard_sequence.options_of(batches))
+        self.batches, self.start, self.stop = batches, start, stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def __getitem__(self, index: int):
+        return self.batches[self.start + index]
+
+
+def _count(data) -> int:
+    """The number of batches, or of elements of arrays."""
+    if isinstance(data, _shard_sequence.SEQUENCE):
+        return len(data)
+    if not isinstance(data, tf.data.Dataset):
+        return _shard.count_of(data)
+    count = int(data.cardinality())
+    if count == tf.data.INFINITE_CARDINALITY:
+        raise ValueError("the dataset is infinite; give steps=, the number of batches of all ranks")
+    if count == tf.data.UNKNOWN_CARDINALITY:
+        count = int(data.reduce(tf.constant(0, tf.int64), lambda n, *_: n + 1))
+    return count
+
+
+def _cut(data, start: int, stop: int):
+    if isinstance(data, tf.data.Dataset):
+        return data.skip(start).take(stop - start)
+    if isinstance(data, _shard_sequence.SEQUENCE):
+        return _Batches(data, start, stop)
+    return _shard.rows_of(data, start, stop)
+
+
+def _first(data, steps: int, batch_size):
+    """The first batches of a dataset, and how many batches, or elements of arrays, they are."""
+    if isinstance(data, tf.data.Dataset):
+        data = data.take(steps)
+        return data, _count(data)
+    batches = isinstance(data, _shard_sequence.SEQUENCE)
+    return data, min(_count(data), steps if batches else steps * (batch_size or _KERAS_BATCH))
+
+
+def _orders(dataset) -> list:
+    """The seeds of all shuffles in a dataset; None for one that no seed makes the same again."""
+    found = [_orders(one) for one in dataset._inputs()]
+    seeds = sum(found, [])
+    if "Shuffle" in type(dataset).__name__:
+        own = [tf.get_static_value(getattr(dataset, name, None)) for name in ("_seed", "_seed2")]
+        known = None not in own and any(own)
+        seeds.append([int(one) for one in own] if known else None)
+    return seeds
+
+
+def _check_order(data, process_set) -> None:
+    """Rejects a dataset whose elements come in another order on each rank."""
+    seeds = _orders(data) if isinstance(data, tf.data.Dataset) else []
+    if not seeds or process_set.size() == 1:
+        return
+    of_ranks = allgather_object(seeds, name="seeds of shuffles", process_set=process_set)
+    if None in seeds or any(other != seeds for other in of_ranks):
+        raise ValueError(
+            "the dataset is shuffled, in another order on each rank, so the parts of the ranks "
+            "would overlap; evaluate and predict without shuffle() (of Dataset.list_files() too), "
+            "with a seed that is the same on all ranks, or hvd.shard() the data before shuffle() "
+            "and say sharded=True"
+        )
+
+
+def own_part(data, process_set, steps=None, batch_size=None):
+    """Returns this rank's consecutive part of the data, and whether that part is its own.
+
+    A rank without a part gets the first batch (or element), since Keras rejects empty data; its
+    results are then discarded.
+
+    Args:
+      data: arrays, a tf.data.Dataset, or a PyDataset or Sequence.
+      process_set: the ranks.
+      steps: the number of batches at the beginning of the data that are divided; None for all.
+      batch_size: of arrays; None for Keras's default.
+
+    Raises:
+      ValueError: the data is empty, or comes in another order on each rank.
+    """
+    _check_order(data, process_set)
+    if steps is None:
+        count = _count(data)
+    else:
+        data, count = _first(data, steps, batch_size)
+    size, rank = process_set.size(), process_set.rank()
+    if count == 0:
+        raise ValueError("there is no data")
+    start, stop = count * rank // size, count * (rank + 1) // size
+    if start == stop:
+        return _cut(data, 0, 1), False
+    return _cut(data, start, stop), True
