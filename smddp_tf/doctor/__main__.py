@@ -88,8 +88,10 @@ def _small_job(options, launcher, environment: Mapping[str, str]) -> tuple:
     limit = options.timeout + 60
     try:
         code, out, err = _run(line, environment, limit)
-    except subprocess.TimeoutExpired:
-        return None, [Finding(ERROR, f"{failed}: it did not end within {limit} s", remedy)]
+    except subprocess.TimeoutExpired as late:
+        said = ((late.stderr or b"") + (late.output or b"")).decode(errors="replace").strip()[:_CUT]
+        what = f"{failed}: it did not end within {limit} s" + (f":\n{said}" if said else "")
+        return None, [Finding(ERROR, what, remedy)]
     for said in out.splitlines():
         if said.startswith('{"ok":'):
             report = json.loads(said)
@@ -163,8 +165,17 @@ def _as_rank(options, environment: Mapping[str, str]) -> dict | None:
         remedy = "docs/troubleshooting.md has the message; SMDDP_LOG_LEVEL=debug says more"
         failed = Finding(ERROR, f"a collective failed: {error}", remedy)
         _leave(options, rank, versions, [*findings, failed])
-    found = [Finding(**one) for one in job.pop("findings")]
+    found = [Finding(**one) for one in job.pop("findings")] + _alone_by_request(job, environment)
     return {"versions": versions, "mpi": basics.stats()["mpi"], "job": job, "findings": found}
+
+
+def _alone_by_request(job: dict, environment: Mapping[str, str]) -> list:
+    """A finding if the launcher's ranks are no job, because the environment says so."""
+    launched = max(int(environment.get(name) or 1) for name in hosts.SIZES)
+    if not environment.get("SMDDP_SINGLE_PROCESS") or launched == 1 or job["size"] > 1:
+        return []
+    what = f"each of the {launched} processes is a job of its own: SMDDP_SINGLE_PROCESS is set"
+    return [Finding(ERROR, what, "unset SMDDP_SINGLE_PROCESS, perhaps in a shell's profile")]
 
 
 def _show(options, report: dict) -> bool:

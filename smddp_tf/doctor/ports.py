@@ -22,6 +22,7 @@ _HELLO_BYTES = 4
 _ATTEMPT_SECONDS = 1.0
 SECONDS = 10.0  # in all; ranks do not start at the same moment
 NO_ANSWER, REFUSED = "no answer", "refused"
+_NO_NAME = "its name cannot be resolved"
 # No packet gets that far, so no rule of a firewall is missing.
 _NO_WAY = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 
@@ -39,7 +40,7 @@ def plan(environment: Mapping[str, str], rank: int) -> tuple | None:
     named = hosts.parse_hosts(text)
     for index, host in enumerate(named):
         if first == rank:
-            return [one.name.strip("[]") for one in named], index, int(port)
+            return [one.name for one in named], index, int(port)
         first += host.slots
     return None
 
@@ -84,7 +85,7 @@ def _attempt(name: str, port: int, index: int) -> str:
         with socket.create_connection((name, port), timeout=_ATTEMPT_SECONDS) as connection:
             connection.sendall(index.to_bytes(_HELLO_BYTES, "big"))
     except socket.gaierror as error:
-        return f"its name cannot be resolved: {error.strerror}"
+        return f"{_NO_NAME}: {error.strerror}"
     except TimeoutError:
         return NO_ANSWER
     except ConnectionRefusedError:
@@ -143,7 +144,13 @@ def check(found: Mapping) -> list:
         came = found["from"][peer]
         if not reason and came:
             continue
-        if reason and came:
+        if reason.startswith(_NO_NAME):
+            what = f"{here} cannot connect to {peer}: {reason}"
+            remedy = (
+                f"let all hosts resolve {peer}, by DNS or a line in /etc/hosts; or name the hosts "
+                "by their addresses"
+            )
+        elif reason and came:
             what = f"{here} cannot connect to {peer} (port {port}: {reason}), but {peer} to {here}"
             remedy = _rule(here, peer)
         elif came is False and not reason:

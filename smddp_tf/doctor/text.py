@@ -56,7 +56,7 @@ def lines(report: dict) -> list:
     shown.append(f"MPI: {report['mpi'] or 'none'}")
     job = report.get("job")
     if job:
-        shown.append(f"a job of {job['size']} ranks:")
+        shown.append(f"a job of {job['size']} rank{'s' if job['size'] > 1 else ''}:")
         shown += [_rank_line(number, rank) for number, rank in enumerate(job["ranks"])]
         for pair in job["pairs"]:
             why = f" ({pair['why_not_faster']})" if pair["why_not_faster"] else ""

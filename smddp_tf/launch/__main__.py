@@ -9,6 +9,7 @@ import os
 import pathlib
 import shlex
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -261,6 +262,8 @@ def main(words: Sequence[str] | None = None) -> int:
     except OSError as error:
         supervise.say(f"the job cannot be started: {error}")
         return 2
+    except KeyboardInterrupt:  # one more, while what the job left is ended
+        return 128 + signal.SIGINT
 
 
 if __name__ == "__main__":

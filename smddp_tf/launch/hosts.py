@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from smddp_tf.launch.errors import LaunchError
 
 _NAME = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"  # a name, an IPv4, or [an IPv6]
+MOST_RANKS = 1_000_000
 _FORM = "HOST or HOST:SLOTS, as in -H host1:8,host2:8"
 # A launcher that MPI can talk to sets one of them (see ops/transport/bootstrap/launch.cc).
 OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many it has started
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +39,18 @@ def show(hosts: Sequence[Host]) -> str:
 
 
 def _positive(text: str, where: str) -> int:
-    if not re.fullmatch("[0-9]+", text) or int(text) < 1:
-        raise LaunchError(f"{where}: {text!r} slots; it takes a whole number >= 1")
+    if not re.fullmatch("[0-9]+", text) or not 1 <= int(text) <= MOST_RANKS:
+        limits = f"a whole number from 1 to {MOST_RANKS}"
+        raise LaunchError(f"{where}: {text!r} slots; it takes {limits}")
     return int(text)
+
+
+def _host(name: str, slots: int | None, where: str) -> Host:
+    if name.startswith("["):
+        raise LaunchError(
+            f"{where}: mpirun takes no IPv6 address as {name}; give the host a name in /etc/hosts"
+        )
+    return Host(name, slots)
 
 
 def _merged(hosts: Sequence[Host]) -> list:
@@ -64,7 +75,7 @@ def parse_hosts(text: str) -> list:
         if found is None:
             raise LaunchError(f"-H {text!r}: {word!r} is not {_FORM}")
         slots = found[2] if found[2] is None else _positive(found[2], f"-H {text!r}")
-        hosts.append(Host(found[1], slots))
+        hosts.append(_host(found[1], slots, f"-H {text!r}"))
     return _merged(hosts)
 
 
@@ -84,7 +95,7 @@ def parse_hostfile(text: str, path: str) -> list:
         if found is None:
             raise LaunchError(f"{where}: {words!r} is not `host slots=8`, `host:8` or `host`")
         slots = found[2] if found[2] is None else _positive(found[2], where)
-        hosts.append(Host(found[1], slots))
+        hosts.append(_host(found[1], slots, where))
     if not hosts:
         raise LaunchError(f"{path} names no host; it takes lines as `host slots=8`")
     return _merged(hosts)

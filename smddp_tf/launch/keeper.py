@@ -1,9 +1,9 @@
 """Ends what is left of a job on this machine when smddprun is killed, which then cannot.
 
 A program of its own: `keeper.py JOB GRACE`. It waits for the end of its input, which smddprun
-holds. The launcher ends with smddprun, and tells its ranks to; those that still run after GRACE
-seconds, since they ignore SIGTERM, are ended. They are known by SMDDP_LAUNCH_JOB in their
-environment: who their parent is depends on the launcher.
+holds. The launcher ends with smddprun, and mostly tells its ranks to; those that still run soon
+after get SIGTERM, and those that ignore it are ended GRACE seconds later. They are known by
+SMDDP_LAUNCH_JOB in their environment: who their parent is depends on the launcher.
 """
 
 import contextlib
@@ -14,7 +14,8 @@ import sys
 import time
 
 VARIABLE = "SMDDP_LAUNCH_JOB"
-_END_SECONDS = 5  # after SIGTERM, and after SIGKILL
+_LAUNCHER_SECONDS = 2  # for the launcher to end its ranks
+_END_SECONDS = 5  # after SIGKILL
 
 
 def processes_of(job: str) -> list:
@@ -30,8 +31,8 @@ def processes_of(job: str) -> list:
 def end(job: str, grace: float) -> None:
     """Waits for a job's processes to end; then ends them."""
     for number, seconds in (
-        (0, grace),
-        (signal.SIGTERM, _END_SECONDS),
+        (0, _LAUNCHER_SECONDS),
+        (signal.SIGTERM, grace),
         (signal.SIGKILL, _END_SECONDS),
     ):
         deadline = time.monotonic() + seconds

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Sequence
 
 from smddp_tf._version import __version__
 from smddp_tf.launch import horovodrun
+from smddp_tf.launch.hosts import MOST_RANKS
 
 _DESCRIPTION = """Starts a training script on several ranks: calls mpirun, or srun, with defaults
 that suit training. Ranks may use all cores of their host, fill hosts in order, and get the
@@ -25,12 +27,13 @@ as it is, its own options first. Where mpirun has started smddprun itself, which
 does, smddprun only becomes the program."""
 
 
-def _whole(least: int):
-    """An argparse type: a whole number that is not smaller."""
+def _whole(least: int, most: float = math.inf):
+    """An argparse type: a whole number from least to most."""
 
     def number(text: str) -> int:
-        if not re.fullmatch("[0-9]+", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number >= {least}")
+        if not re.fullmatch("[0-9]+", text) or not least <= int(text) <= most:
+            limit = f"from {least} to {most}" if most < math.inf else f">= {least}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {limit}")
         return int(text)
 
     return number
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    number = _whole(1)
+    number = _whole(1, MOST_RANKS)
     add("-np", "-n", "--num-proc", dest="ranks", type=number, metavar="N", help="number of ranks")
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", "--host", metavar="A:8,B:8", help="hosts and their slots")

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import pathlib
 import secrets
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from smddp_tf.launch.tracebacks import Tracebacks
 
 GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
 ORPHAN_SECONDS = 5  # for ranks whose launcher was killed to end after SIGTERM
+# Warnings before a time limit, as of Slurm, say: for scripts that want to save.
+_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -45,7 +48,10 @@ def _pump(source, tracebacks: Tracebacks) -> None:
             tracebacks.feed(piece)
             view = memoryview(piece)
             while view:
-                view = view[os.write(2, view) :]
+                try:
+                    view = view[os.write(2, view) :]
+                except BlockingIOError:  # whoever shares our stderr made it so
+                    select.select([], [2], [])
 
 
 def _reap_others(own: int) -> None:
@@ -67,7 +73,10 @@ def _children() -> list:
 
 
 def _end_orphans() -> None:
-    """Ends the ranks of a launcher that was killed: they would go on, beside the next job."""
+    """Ends what a job that failed has left: it would go on, beside the next job.
+
+    Ranks whose launcher was killed or left without them, and processes that ranks had started.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + ORPHAN_SECONDS
         told: set = set()
@@ -85,7 +94,9 @@ def _wait(process, watched) -> bool:
     while process.poll() is None:
         info = signal.sigtimedwait(watched, 0.5)
         _reap_others(process.pid)
-        if info is not None and info.si_signo != signal.SIGCHLD:
+        if info is not None and info.si_signo in _FOR_RANKS:
+            process.send_signal(info.si_signo)  # mpirun and srun hand it on
+        elif info is not None and info.si_signo != signal.SIGCHLD:
             # A terminal sends Ctrl-C to mpirun as well, and a second one would make it leave
             # without ending its ranks.
             from_terminal = info.si_signo == signal.SIGINT and info.si_code > 0
@@ -130,7 +141,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) ->
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FOR_RANKS)
     # What nohup and shells ignore stays ignored.
     watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
     watched.add(signal.SIGCHLD)
@@ -152,7 +163,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
         pump = threading.Thread(target=_pump, args=(process.stderr, tracebacks), daemon=True)
         pump.start()
         interrupted = _wait(process, watched)
-        if process.returncode < 0:
+        if process.returncode != 0 or interrupted:
             _end_orphans()
         pump.join(timeout=5)  # what the launcher left running may hold the pipe
     finally:

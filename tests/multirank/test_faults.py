@@ -16,6 +16,13 @@ def test_ranks_that_disagree(job, python, ranks):
     assert all(result["sum"] == ranks for result in results.values())
 
 
+def test_a_rank_that_inits_late(job):
+    """Those that wait in MPI_Init, which has no limit, say so."""
+    result = job(faults.one_inits_late, 2, env={"SMDDP_STALL_WARNING_SECONDS": "0.5"})
+    assert result.check(2)[0]["sum"] == 2
+    assert result.output.count("init() has waited for the other ranks for 0.5 s") == 1
+
+
 @pytest.mark.quiet
 @pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(3)", "sys.exit(0)"])
 def test_a_rank_that_goes(job, end):

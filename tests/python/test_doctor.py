@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from smddp_tf.doctor import __main__ as command_line
 from smddp_tf.doctor import links, machine, session, software, text
 from smddp_tf.doctor.findings import ERROR, NOTE, WARNING, Finding, failing, merged
 
@@ -309,3 +310,14 @@ def test_text():
         "  -> do this",
         "a job would fail",
     ]
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_ranks_that_are_jobs_of_their_own(name):
+    """The variable is for notebooks; left in a profile, it makes every rank train alone."""
+    job, alone = {"size": 1}, {"SMDDP_SINGLE_PROCESS": "1"}
+    (finding,) = command_line._alone_by_request(job, {**alone, name: "3"})
+    assert finding.level == ERROR and "each of the 3 processes is a job of its own" in finding.what
+    assert command_line._alone_by_request(job, {**alone, name: "1"}) == []
+    assert command_line._alone_by_request({"size": 3}, {**alone, name: "3"}) == []
+    assert command_line._alone_by_request(job, {name: "3"}) == []

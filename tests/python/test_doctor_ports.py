@@ -111,8 +111,8 @@ def test_networks_without_a_route(number):
 
 def test_who_tries():
     """The first rank of each host of smddprun's list."""
-    told = {"SMDDP_LAUNCH_HOSTS": "a:2,[fd00::2]:1", "SMDDP_LAUNCH_PORT": "50000"}
-    names = ["a", "fd00::2"]
+    told = {"SMDDP_LAUNCH_HOSTS": "a:2,10.0.0.2:1", "SMDDP_LAUNCH_PORT": "50000"}
+    names = ["a", "10.0.0.2"]
     assert [ports.plan(told, rank) for rank in range(4)] == [
         (names, 0, 50000),
         None,
@@ -120,3 +120,12 @@ def test_who_tries():
         None,
     ]
     assert ports.plan({}, 0) is None
+
+
+def test_a_name_that_cannot_be_resolved():
+    """That is no firewall's fault."""
+    why = "its name cannot be resolved: Name or service not known"
+    found = {"names": ["a", "b"], "index": 0, "port": 1, "to": {"b": why}, "from": {"b": True}}
+    (finding,) = ports.check(found)
+    assert finding.what == f"a cannot connect to b: {why}"
+    assert "/etc/hosts" in finding.remedy and "firewall" not in finding.remedy

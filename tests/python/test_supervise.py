@@ -122,7 +122,7 @@ def test_a_traceback_after_a_progress_bar(tag):
 
 
 RUN = "import sys; from smddp_tf.launch import supervise; "
-RUN += "supervise.GRACE_SECONDS = 1; print(supervise.run(sys.argv[1:], {}, False).code)"
+RUN += "supervise.GRACE_SECONDS = {grace}; print(supervise.run(sys.argv[1:], {{}}, False).code)"
 # Stands for mpirun: starts two ranks as that does, one of which ignores SIGTERM, and waits.
 LAUNCHER = """
 import os, pathlib, subprocess, sys, time
@@ -136,10 +136,48 @@ time.sleep(600)
 """
 
 
+# Ends with code 1 at SIGTERM, and leaves its ranks, of which both ignore it: as Open MPI 4's mpirun
+# does at a second signal.
+LEAVING = LAUNCHER.replace('("", "TERM")', '("TERM", "TERM")').replace(
+    "time.sleep(600)", "import signal; signal.sigwait([signal.SIGTERM]); sys.exit(1)"
+)
+LEAVING = "import signal; signal.pthread_sigmask(0, [signal.SIGTERM])\n" + LEAVING
+# Fails, and leaves what its ranks had started.
+FAILING = LAUNCHER.replace("time.sleep(600)", "sys.exit(3)")
+
+
 def runs(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         return b"\0" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()  # "" after its end
     return False
+
+
+def started(tmp_path, launcher: str, grace: float = 1, **options):
+    """A smddprun of this launcher, once that is up, the launcher's process id, and its ranks'."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN.format(grace=grace), sys.executable, "-c", launcher],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        cwd=tmp_path,
+        stdout=(tmp_path / "said").open("w"),  # a pipe would be open as long as a rank runs
+        **options,
+    )
+    limit = time.monotonic() + 60
+    while not (tmp_path / "up").exists() or not (tmp_path / "up").read_text():
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    ranks = [int((tmp_path / f"rank{number}").read_text()) for number in range(2)]
+    return process, int((tmp_path / "up").read_text()), ranks
+
+
+def all_end(pids, seconds: float) -> bool:
+    """Whether none of them runs any more within so many seconds; those that do are ended."""
+    limit = time.monotonic() + seconds
+    while any(map(runs, pids)) and time.monotonic() < limit:
+        time.sleep(0.05)
+    left = list(filter(runs, pids))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    return not left
 
 
 @pytest.mark.parametrize("killed", ["launcher", "smddprun"])
@@ -148,30 +186,76 @@ def test_nothing_goes_on_after_a_kill(tmp_path, killed):
 
     As MPICH's, this mpirun then leaves the ranks, of which one ignores SIGTERM.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, sys.executable, "-c", LAUNCHER],
-        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
-        cwd=tmp_path,
-        stdout=(tmp_path / "said").open("w"),  # a pipe would be open as long as a rank runs
-    )
-    limit = time.monotonic() + 60
-    while not (tmp_path / "up").exists() or not (tmp_path / "up").read_text():
-        assert time.monotonic() < limit
-        time.sleep(0.05)
-    launcher = int((tmp_path / "up").read_text())
-    ranks = [int((tmp_path / f"rank{number}").read_text()) for number in range(2)]
+    process, launcher, ranks = started(tmp_path, LAUNCHER)
+    if killed == "launcher":
+        os.kill(launcher, signal.SIGKILL)
+        process.wait(60)
+        assert (tmp_path / "said").read_text() == "137\n"
+        assert all_end(ranks, 0)
+    else:
+        process.kill()
+        process.wait(60)
+        assert all_end([launcher, *ranks], 60)
+
+
+def test_plain_ranks_do_not_go_on_for_long(tmp_path):
+    """Of smddprun that is killed: those that do not ignore SIGTERM get it soon."""
+    process, launcher, (plain, deaf) = started(tmp_path, LAUNCHER, grace=60)
     try:
-        if killed == "launcher":
-            os.kill(launcher, signal.SIGKILL)
-            process.wait(60)
-            assert (tmp_path / "said").read_text() == "137\n"
-            assert not any(map(runs, ranks))
-        else:
-            process.kill()
-            process.wait(60)
-            while any(map(runs, [launcher, *ranks])) and time.monotonic() < limit:
-                time.sleep(0.05)
-            assert not any(map(runs, [launcher, *ranks]))
+        process.kill()
+        process.wait(60)
+        assert all_end([launcher, plain], 20)
+        assert runs(deaf)
     finally:
-        for pid in filter(runs, [launcher, *ranks]):
-            os.kill(pid, signal.SIGKILL)
+        all_end([deaf], 0)
+
+
+def test_nothing_goes_on_after_a_launcher_that_leaves_its_ranks(tmp_path):
+    process, _, ranks = started(tmp_path, LEAVING)
+    process.terminate()
+    process.wait(60)
+    assert (tmp_path / "said").read_text() == "1\n"
+    assert all_end(ranks, 0)
+
+
+def test_nothing_goes_on_after_a_failure(tmp_path):
+    """What ranks had started would be beside the ranks of the next attempt."""
+    process, _, ranks = started(tmp_path, FAILING)
+    process.wait(60)
+    assert (tmp_path / "said").read_text() == "3\n"
+    assert all_end(ranks, 0)
+
+
+def test_signals_for_ranks(tmp_path):
+    """SIGUSR1, as before a time limit, reaches the launcher, and the job goes on."""
+    script = """
+import pathlib, signal
+signal.pthread_sigmask(0, [signal.SIGUSR1, signal.SIGUSR2])
+for name in ("rank0", "rank1"):
+    pathlib.Path(name).write_text("0")
+pathlib.Path("up").write_text("1")
+assert {signal.sigwait([signal.SIGUSR1, signal.SIGUSR2]) for _ in range(2)} == {10, 12}
+"""
+    process, *_ = started(tmp_path, script)
+    process.send_signal(signal.SIGUSR1)
+    process.send_signal(signal.SIGUSR2)
+    process.wait(60)
+    assert (tmp_path / "said").read_text() == "0\n"
+
+
+def test_stderr_that_does_not_block():
+    """Somebody who shares it made it so; nothing is lost where the reader is slow."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    script = "import os; [os.write(2, b'x' * 999 + b'\\n') for _ in range(2000)]"
+    with subprocess.Popen(
+        [sys.executable, "-c", RUN.format(grace=1), sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=writing,
+    ) as process:
+        os.close(writing)
+        time.sleep(1)
+        with os.fdopen(reading, "rb") as stream:
+            assert len(stream.read()) == 2_000_000
+        assert process.communicate(timeout=60)[0] == b"0\n"

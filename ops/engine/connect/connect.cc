@@ -7,7 +7,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/c_numbers.h"
 #include "core/log.h"
+#include "core/reminder.h"
 #include "engine/connect/choose_job.h"
 #include "engine/connect/init_limit.h"
 #include "engine/connect/measure_link.h"
@@ -218,6 +220,15 @@ void StartTimeline(int rank, Terms* terms, JobContext* context) {
   terms->problem = context->timeline.Start(context->config.timeline, rank).message();
 }
 
+// MPI_Init waits for all ranks, without a limit, and cannot be left.
+Status BeginMpi(const JobContext& context, MpiLibrary* mpi, std::string* refused) {
+  const double seconds = context.config.stall_warning_seconds;
+  Reminder reminder(seconds, "init() has waited for the other ranks for " + FormatNumber(seconds) +
+                                 " s, in MPI_Init. All ranks must call it, and reach each other: "
+                                 "python -m smddp_tf.doctor under the same launcher tells");
+  return MpiLibrary::Open(context.launch, context.config.mpi_library, mpi, refused);
+}
+
 // Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
 // the others.
 Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context,
@@ -225,7 +236,7 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context,
   context->mpi = std::make_unique<MpiLibrary>();
   MpiLibrary* mpi = context->mpi.get();
   std::string refused;
-  Status status = MpiLibrary::Open(context->launch, context->config.mpi_library, mpi, &refused);
+  Status status = BeginMpi(*context, mpi, &refused);
   if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
   status = MeetAll(context->config, mpi, problem);
   if (!status.ok()) return status;

@@ -260,6 +260,14 @@ def mpi_has_begun():
 
 
 @without_init
+def one_inits_late():
+    if rank == 1:
+        time.sleep(4)
+    hvd.init()
+    report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+
+
+@without_init
 def before_init():
     for call in (
         hvd.rank,

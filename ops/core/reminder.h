@@ -1,0 +1,44 @@
+// Says something on stderr if what runs meanwhile takes long.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>  // for move
+
+#include "core/log.h"
+
+namespace smddp {
+
+class Reminder {
+ public:
+  // Warns with `text` once if this lives for `seconds`; never if they are 0.
+  Reminder(double seconds, std::string text) {
+    if (seconds > 0)
+      thread_ = std::thread([this, seconds, text = std::move(text)] {
+        std::unique_lock<std::mutex> lock(mutex_);
+        auto time = std::chrono::duration<double>(seconds);
+        if (!ended_.wait_for(lock, time, [this] { return over_; })) LogWarning(text);
+      });
+  }
+  Reminder(const Reminder&) = delete;
+  Reminder& operator=(const Reminder&) = delete;
+  ~Reminder() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      over_ = true;
+    }
+    ended_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool over_ = false;
+  std::thread thread_;
+};
+
+}  // namespace smddp
