@@ -2,7 +2,7 @@
 
 from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf.keras import _shard, _shard_sequence
+from smddp_tf.keras import _shard, _shard_dataset, _shard_sequence
 
 tf = tensorflow()
 
@@ -54,20 +54,9 @@ def _first(data, steps: int, batch_size):
     return data, min(_count(data), steps if batches else steps * (batch_size or _KERAS_BATCH))
 
 
-def _orders(dataset) -> list:
-    """The seeds of all shuffles in a dataset; None for one that no seed makes the same again."""
-    found = [_orders(one) for one in dataset._inputs()]
-    seeds = sum(found, [])
-    if "Shuffle" in type(dataset).__name__:
-        own = [tf.get_static_value(getattr(dataset, name, None)) for name in ("_seed", "_seed2")]
-        known = None not in own and any(own)
-        seeds.append([int(one) for one in own] if known else None)
-    return seeds
-
-
 def _check_order(data, process_set) -> None:
     """Rejects a dataset whose elements come in another order on each rank."""
-    seeds = _orders(data) if isinstance(data, tf.data.Dataset) else []
+    seeds = _shard_dataset.seeds_of_shuffles(data) if isinstance(data, tf.data.Dataset) else []
     if not seeds or process_set.size() == 1:
         return
     of_ranks = allgather_object(seeds, name="seeds of shuffles", process_set=process_set)

@@ -49,6 +49,7 @@ class Part:
 def divide(dataset, part: Part):
     """This part of a dataset: every size-th element."""
     _warn_if_batched(dataset)
+    _warn_if_shuffled(dataset, part)
     return _divide(dataset, int(dataset.cardinality()), part)
 
 
@@ -100,6 +101,28 @@ def _warn_if_batched(dataset) -> None:
         dataset = inputs[0]
 
 
+def seeds_of_shuffles(dataset) -> list:
+    """The seeds of all shuffles in a dataset; None for one that no seed makes the same again."""
+    found = [seeds_of_shuffles(one) for one in dataset._inputs()]
+    seeds = sum(found, [])
+    if "Shuffle" in type(dataset).__name__:
+        own = [tf.get_static_value(getattr(dataset, name, None)) for name in ("_seed", "_seed2")]
+        known = None not in own and any(own)
+        seeds.append([int(one) for one in own] if known else None)
+    return seeds
+
+
+def _warn_if_shuffled(dataset, part: Part) -> None:
+    """Warns of a shuffle without a seed; whether ranks have the same seeds is not known here."""
+    if part.size > 1 and None in seeds_of_shuffles(dataset):
+        warnings.warn(
+            "hvd.shard divides a dataset that each rank shuffles in another order (shuffle() "
+            "without a seed, or Dataset.list_files()), so some elements come twice in an epoch "
+            "and others never. Call shard() before shuffle(), or shard(shuffle=True)",
+            stacklevel=4,
+        )
+
+
 def _epoch():
     """A dataset of one element: the number of times it has been iterated before."""
     with tf.init_scope(), tf.device("CPU:0"):
@@ -110,6 +133,7 @@ def _epoch():
 def divide_shuffled(dataset, part: Part, seed: int, buffer_size: int):
     """This part of a dataset that is reshuffled in each epoch, identically on all ranks."""
     _warn_if_batched(dataset)
+    _warn_if_shuffled(dataset, part)
     count = int(dataset.cardinality())
     if count >= 0:
         part.check(count)

@@ -196,7 +196,14 @@ def forms():
         hvd.shard(Dataset.range(8).batch(2).prefetch(1))
         assert any("before batch" in str(w.message) for w in caught), caught
         del caught[:]
+        for shuffle in (False, True):
+            hvd.shard(Dataset.range(8).shuffle(8).map(lambda x: x), shuffle=shuffle)
+            assert any("before shuffle()" in str(w.message) for w in caught), caught
+            del caught[:]
         hvd.shard(Dataset.range(8).batch(2).unbatch())
         hvd.shard(Dataset.range(8)).batch(2)
+        hvd.shard(Dataset.range(8)).shuffle(8)
+        hvd.shard(Dataset.range(8).shuffle(8, seed=1))
+        hvd.shard(Dataset.range(8), shuffle=True)
         assert not caught, [str(w.message) for w in caught]
     report(done=True)
