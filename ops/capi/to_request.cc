@@ -107,8 +107,9 @@ Status SetMemory(const smddp_request& in, Request* out) {
   if (!status.ok()) return status;
   DevicePoint ready;
   // Without elements nothing is read, and with SMDDP_EVERY_STREAM the device may be another one;
-  // where other ranks' rows will be written, PlaceOutput() finds it.
-  bool waits = address != nullptr || in.part_bytes != nullptr;
+  // where other ranks' rows will be written, PlaceOutput() finds it. In a stream that is given, XLA
+  // may still use the memory in which the call's end is noted.
+  bool waits = address != nullptr || in.part_bytes != nullptr || in.stream != SMDDP_EVERY_STREAM;
   if (waits) status = device->Record(in.stream, &ready);
   if (status.ok()) out->PlaceOn(device, std::move(ready));
   return status;

@@ -188,7 +188,8 @@ TEST(EmptyTensorsMayBeOfAnyStream) {
   CApiRequest empty(nullptr, nullptr, &none, stream);
   Request request, wrong;
   Status status = ToRequest(empty.request, Alone(), Parts::kKnown, &request);
-  EXPECT(status.ok() && request.ready == nullptr, status.message());
+  // XLA may still use the memory that is written when the call has ended.
+  EXPECT(status.ok() && request.ready != nullptr, status.message());
   CudaDevice* of_stream = nullptr;
   ASSERT(CudaDevice::Find(nullptr, &of_stream, stream).ok());
   EXPECT(request.device == of_stream && of_stream != last, "not the GPU of the stream");
@@ -220,7 +221,7 @@ TEST(ARankWithoutRowsIsOnTheGpuOfItsOutput) {
   status = ToRequest(empty.request, Alone(), Parts::kGathered, &another);
   ASSERT(status.ok(), status.message());
   status = PlaceOutput({0, 0}, nullptr, stream, &another);
-  EXPECT(status.ok() && another.ready == nullptr, status.message());
+  EXPECT(status.ok() && another.device != nullptr, status.message());
   status = PlaceOutput({0, 3}, output.address(), stream, &another);
   EXPECT(status.ok() && another.device == device && another.ready != nullptr, status.message());
   // Without any memory: the GPU that was found last.

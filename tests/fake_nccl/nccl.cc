@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -49,13 +50,13 @@ constexpr int kFirstOwnOp = 5;
 struct UniqueId {
   char internal[128];
 };
-// As of 2.18.
+// As of 2.18; with the member that 2.26 reads where others have padding.
 struct Config {
   size_t size;
   unsigned magic, version;
   int blocking, cga_cluster_size, min_ctas, max_ctas;
   const char* net_name;
-  int split_share;
+  int split_share, traffic_class;
 };
 
 std::mutex mutex;  // protects the two below
@@ -175,7 +176,8 @@ EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, 
   constexpr unsigned kLeast = 21800;
   int gpu = 0;
   if (config->size != sizeof(Config) || config->magic != kMagic || config->version < kLeast ||
-      config->blocking != 0 || size > kMostRanks || rank >= size || cuCtxGetDevice(&gpu) != 0) {
+      config->blocking != 0 || config->traffic_class != INT_MIN || size > kMostRanks ||
+      rank >= size || cuCtxGetDevice(&gpu) != 0) {
     return kInvalidArgument;
   }
   auto made = std::make_shared<Comm>();

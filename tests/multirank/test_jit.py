@@ -30,3 +30,8 @@ def test_keras_fit(job, python):
         # A mean of 12 in another order, 16 steps of rate 0.1 with momentum 0.9 (as 1.0): gradients
         # below 1 with a relative rounding of 2^-24 * 12 stay under 1e-5 * 16 * 0.1.
         assert result["worst"] < 2e-5, result
+
+
+def test_row_major(job, python):
+    """Calls say how their tensors lie in memory; on the CPU that is what XLA does anyway."""
+    job(jit.row_major, 2, python=python).check(2)

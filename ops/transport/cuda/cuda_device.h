@@ -50,6 +50,7 @@ class CudaDevice : public Device {
   Status CopyOut(void* stream, const DeviceCopy& copy);
 
   const CudaDriver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
 
  private:
   using Copy = CudaResult (*)(void* to, const void* from, size_t bytes, void* stream);

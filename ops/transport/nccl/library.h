@@ -37,7 +37,8 @@ struct NcclUniqueId {
 };
 
 // ncclConfig_t of 2.18. Later versions add members behind these, and read those of the version and
-// size that are given here.
+// size that are given here; but 2.26 reads traffic_class, which is padding before, whatever they
+// are.
 struct NcclConfig {
   size_t size = sizeof(NcclConfig);
   unsigned magic = kNcclMagic;
@@ -48,7 +49,9 @@ struct NcclConfig {
   int max_ctas = kNcclUndefined;
   const char* net_name = nullptr;
   int split_share = kNcclUndefined;
+  int traffic_class = kNcclUndefined;
 };
+static_assert(sizeof(NcclConfig) == 48, "as of NCCL 2.18");
 
 struct NcclLibrary {
   NcclResult (*GetVersion)(int* version);

@@ -18,6 +18,14 @@ namespace {
 constexpr double kAbortSeconds = 3;
 constexpr double kCloseSeconds = 8;
 
+// The threads that NCCL before 2.24 makes for calls that do not block end with cudaSetDevice(0).
+void WarnOfGpu0(const NcclLibrary& library, const CudaDevice& device) {
+  if (library.version >= 22400 || device.ordinal() == 0) return;
+  LogWarning("NCCL " + library.VersionText() +
+             " also takes some hundred MB of GPU 0 for this rank; NCCL 2.24 or later does not, nor "
+             "does a rank that sees its own GPU only (CUDA_VISIBLE_DEVICES)");
+}
+
 template <size_t n>
 void Copy(const std::string& text, char (&to)[n]) {
   std::memcpy(to, text.data(), std::min(text.size(), n - 1));
@@ -157,6 +165,7 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
   {
     std::lock_guard<std::mutex> lock(mutex_);
     device_ = static_cast<CudaDevice*>(device);
+    WarnOfGpu0(*library_, *device_);
     std::string ignored;
     bool packs =
         std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });

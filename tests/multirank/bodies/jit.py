@@ -114,3 +114,24 @@ def keras_fit():
     low, high = (hvd.allreduce(got, op=op).numpy() for op in (hvd.Min, hvd.Max))
     assert np.array_equal(low, high)
     report(worst=float(np.abs(got - alone).max()))
+
+
+def row_major():
+    """XLA chooses how tensors lie in memory, on a GPU otherwise, unless a call says it."""
+    x = tf.reshape(tf.range(6.0) * (rank + 1.0), [2, 3])
+
+    @tf.function(jit_compile=True)
+    def turned(x):
+        scalar = hvd.allreduce(tf.reduce_sum(x), op=hvd.Sum)
+        rows = hvd.allgather(tf.transpose(x))
+        return hvd.allreduce(tf.transpose(x), op=hvd.Sum), scalar, rows
+
+    summed, scalar, rows = turned(x)
+    want = np.arange(6.0).reshape(2, 3).T
+    equal(summed, want * total)
+    equal(scalar, 15 * total)
+    equal(rows, np.concatenate([want * (r + 1) for r in range(size)]))
+    program = turned.experimental_get_compiler_ir(x)("hlo")
+    calls = program.count('custom_call_target="smddp_collective"')
+    assert calls == program.count("operand_layout_constraints={f32") == 3, program
+    report(done=True)
