@@ -76,7 +76,8 @@ TEST(NcclInTheNodesAndTheHostBetween) {
         communicator->Leave(false);
       });
       bool average = (shape.size & (shape.size - 1)) == 0;
-      int requests = 3 * (4 * (average ? 5 : 4) + 2 * 4);
+      // Minima and maxima of floats are the host's.
+      int requests = 3 * (4 * (average ? 3 : 2) + 2 * 4);
       bool one_piece = pack_bytes > 8192;
       EXPECT(one_piece ? scatters.count() == shape.size * requests
                        : scatters.count() > 2 * shape.size * requests);

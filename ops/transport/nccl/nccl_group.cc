@@ -62,12 +62,14 @@ const NcclLibrary* NcclGroup::Library(std::string* why) {
 
 std::string NcclGroup::Cannot(const DeviceCollective& collective) const {
   if (!collective.reduces()) return "";
+  bool picks =
+      collective.op == DeviceCollective::Op::kMin || collective.op == DeviceCollective::Op::kMax;
   switch (collective.dtype) {
     case DType::kFloat16:
     case DType::kBfloat16:
     case DType::kFloat32:
     case DType::kFloat64:
-      return "";
+      return picks ? "NCCL leaves NaNs out of minima and maxima" : "";
     case DType::kInt8:
     case DType::kUint8:
     case DType::kInt32:
