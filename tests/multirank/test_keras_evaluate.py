@@ -16,6 +16,11 @@ def test_shuffled(keras_job, ranks):
 
 
 @on_ranks("keras_job", KERASES, 2)
+def test_own_methods(keras_job, ranks):
+    keras_job(keras_evaluate.own_methods, ranks).check(ranks)
+
+
+@on_ranks("keras_job", KERASES, 2)
 def test_interrupted(keras_job, ranks):
     keras_job(keras_evaluate.interrupted, ranks).check(ranks)
 
@@ -32,3 +37,8 @@ def test_automatic_steps_per_execution(keras2_job):
 @on_ranks("keras_job", KERASES, 2)
 def test_own_accumulation(keras_job, ranks):
     keras_job(keras_evaluate.own_accumulation, ranks).check(ranks)
+
+
+@on_ranks("keras_job", KERASES, 1)
+def test_schedule_without_init(keras_job, ranks):
+    keras_job(keras_evaluate.schedule_without_init, ranks).check(ranks)

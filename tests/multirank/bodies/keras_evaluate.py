@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 from checks import raises
-from harness import rank, report, size
+from harness import rank, report, size, without_init
 
 import smddp_tf.keras as hvd
 
@@ -87,6 +87,32 @@ def shuffled():
         for _ in range(2):
             assert abs(hvd.evaluate(model, data) - X.mean()) < 1e-4
             assert np.array_equal(np.sort(hvd.predict(model, data), 0), X)
+    report(done=True)
+
+
+class Narrow(keras.Model):
+    """Has an evaluate() and a predict() of its own, with few arguments."""
+
+    def evaluate(self, x, y, sample_weight=None, batch_size=None, return_dict=False, verbose=0):
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight=sample_weight, return_dict=return_dict
+        )
+
+    def predict(self, x, verbose=0):
+        return super().predict(x, verbose=verbose)
+
+
+def own_methods():
+    """They are not given steps= unless the script gives it."""
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = Narrow(inputs, layer(inputs))
+    model.compile(keras.optimizers.SGD(0.01), "mae")
+    part = X[rank::size]
+    for data, sharded in ((X, False), (part, True)):
+        got = hvd.evaluate(model, data, 0 * data, sharded=sharded)
+        assert abs(got - X.mean()) < 1e-4, (rank, got)
+        assert np.array_equal(hvd.predict(model, data, sharded=sharded), X)
     report(done=True)
 
 
@@ -198,4 +224,14 @@ def own_accumulation():
     told = [str(one.message) for one in warned if "reduced no gradients" in str(one.message)]
     assert len(told) == 1 and "unless a later one does" in told[0], told
     hvd.check_ranks_equal(model.trainable_variables)
+    report(done=True)
+
+
+@without_init
+def schedule_without_init():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mae")
+    halve = hvd.callbacks.LearningRateScheduleCallback(0.5, lambda epoch: 0.5)
+    model.fit(X, X, verbose=0, callbacks=[halve])
+    assert float(tf.convert_to_tensor(model.optimizer.learning_rate)) == 0.25
     report(done=True)
