@@ -1,5 +1,6 @@
 """What evaluate(), predict() and callbacks make of steps, shuffles and second calls."""
 
+import pytest
 from bodies import keras_evaluate
 from conftest import KERASES, on_ranks
 
@@ -23,6 +24,12 @@ def test_own_methods(keras_job, ranks):
 @on_ranks("keras_job", KERASES, 2)
 def test_interrupted(keras_job, ranks):
     keras_job(keras_evaluate.interrupted, ranks).check(ranks)
+
+
+@pytest.mark.parametrize("validates", [False, True])
+@on_ranks("keras_job", KERASES, 2)
+def test_called_in_an_epoch(keras_job, ranks, validates):
+    keras_job(keras_evaluate.called_in_an_epoch(validates), ranks).check(ranks)
 
 
 @on_ranks("keras_job", KERASES, 2)

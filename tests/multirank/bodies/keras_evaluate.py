@@ -150,6 +150,34 @@ def interrupted():
     report(done=True)
 
 
+def _calling(method: str, hook: str, average):
+    """A callback that calls evaluate() or predict() of a few elements, with the callback."""
+
+    def call(self, number, logs=None):
+        data = X[:8] if method == "predict" else PAIRS.take(8).batch(8)
+        getattr(self.model, method)(data, callbacks=[average], verbose=0)
+
+    return type("Calling", (keras.callbacks.Callback,), {hook: call})()
+
+
+def called_in_an_epoch(validates):
+    """Other calls do not change what the epoch's metrics are: those of all ranks together."""
+    values = np.random.default_rng(rank).normal(size=(64, 1)).astype("float32")
+    targets = (values > 0.5 * rank).astype("float32")
+    model, metric = _model(), keras.metrics.AUC
+    model.compile(keras.optimizers.SGD(0.0), "mae", metrics=[metric(name="auc", from_logits=True)])
+    average = hvd.callbacks.MetricAverageCallback()
+    part = Dataset.from_tensor_slices((values, targets)).batch(16)
+    options = {"validation_data": part.take(1)} if validates else {}
+    want = model.fit(part, callbacks=[average], verbose=0, **options).history["auc"]
+    hooks = [("evaluate", "on_epoch_end"), ("predict", "on_train_batch_end")]
+    for method, hook in hooks:
+        calling = _calling(method, hook, average)
+        got = model.fit(part, callbacks=[calling, average], verbose=0, **options).history["auc"]
+        assert np.allclose(got, want, atol=1e-6), (rank, method, got, want)
+    report(done=True)
+
+
 def warm_up_again():
     """A warm-up that is given to a second fit() counts that one's batches."""
     rates = []
