@@ -40,7 +40,7 @@ def allgather(
     check_dtype(tensor, MOVABLE, "allgather")
     if group.size == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return ops.allgather(tensor, name_or_site(name, "allgather"), group)
+    return ops.allgather(tensor, name_or_site(name, "allgather", group), group)
 
 
 def grouped_allgather(
@@ -55,7 +55,8 @@ def grouped_allgather(
       A list of tensors, in the order of the input.
     """
     del ignore_name_scope
-    name = name_or_site(name, "grouped_allgather")
+    group = check_process_set(process_set)
+    name = name_or_site(name, "grouped_allgather", group)
     return [
         allgather(tensor, f"{name}.{i}", process_set=process_set)
         for i, tensor in enumerate(list_of(tensors, "grouped_allgather", "tensors"))

@@ -75,7 +75,7 @@ def allreduce(
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name_or_site(name, "allreduce")
+    given_name, name = name, name_or_site(name, "allreduce", group)
 
     if isinstance(tensor, tf.IndexedSlices):
         if prescale_factor != 1.0 or postscale_factor != 1.0:
@@ -121,7 +121,7 @@ def grouped_allreduce(
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
     op = resolve_op(average, op)
-    given_name, name = name, name_or_site(name, "grouped_allreduce")
+    given_name, name = name, name_or_site(name, "grouped_allreduce", group)
 
     tensors = list_of(tensors, "grouped_allreduce", "tensors")
     if bypasses_plan(op, compression):

@@ -59,6 +59,6 @@ def alltoall(
     if not splits.dtype.is_integer:
         raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
 
-    name = name_or_site(name, "alltoall")
+    name = name_or_site(name, "alltoall", group)
     output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, group)
     return (output, received) if given else output

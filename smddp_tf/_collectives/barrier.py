@@ -10,5 +10,5 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
     """Blocks until every rank of the process set has called it."""
     group = check_process_set(process_set)
-    name = name_or_site(name, "barrier")
+    name = name_or_site(name, "barrier", group)
     return None if group.size == 1 else ops.barrier(name, group)

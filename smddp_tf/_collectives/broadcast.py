@@ -41,5 +41,5 @@ def broadcast(
     check_dtype(tensor, MOVABLE, "broadcast")
     if group.size == 1:
         return tf.identity(tensor)
-    name = name_or_site(name, "broadcast")
+    name = name_or_site(name, "broadcast", group)
     return ops.broadcast([tensor], root_rank, name, group)[0]

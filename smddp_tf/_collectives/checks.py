@@ -8,7 +8,7 @@ import warnings
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import given_name, site_name
 from smddp_tf._job import basics
-from smddp_tf._job.process_sets import global_process_set
+from smddp_tf._job.process_sets import Group, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 tf = tensorflow()
@@ -65,7 +65,7 @@ def integer(name: str, value) -> int:
         raise TypeError(f"{name}={value!r} is not a whole number") from None
 
 
-def name_or_site(name, kind: str) -> str:
+def name_or_site(name, kind: str, group: Group) -> str:
     """The collective's name: the given one, or by default its kind and call site.
 
     Raises:
@@ -73,7 +73,7 @@ def name_or_site(name, kind: str) -> str:
     """
     if name is not None and not isinstance(name, str):
         raise TypeError(f"name={name!r} is not a string; give other arguments by name")
-    return given_name(name) if name else site_name(kind)
+    return given_name(name, group) if name else site_name(kind, group)
 
 
 def tensor_of(value, what: str):

@@ -97,7 +97,7 @@ def broadcast_object(
     if group.size == 1:
         return obj
     _require_values("broadcast_object")
-    name = name_or_site(name, "broadcast_object")
+    name = name_or_site(name, "broadcast_object", group)
 
     is_root = basics.rank() == root_rank
     own, fine = pickled(obj) if is_root else (b"", True)
@@ -144,7 +144,7 @@ def allgather_object(
     if group.size == 1:
         return [obj]
     _require_values("allgather_object")
-    name = name_or_site(name, "allgather_object")
+    name = name_or_site(name, "allgather_object", group)
 
     own, fine = pickled(obj)
     size = np.array([len(own) if fine else -len(own)], np.int64)  # negative: an error text

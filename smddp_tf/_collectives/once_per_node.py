@@ -8,6 +8,7 @@ from typing import Any
 from smddp_tf._collectives.checks import name_or_site
 from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._job import basics
+from smddp_tf._job.process_sets import check_process_set, global_process_set
 
 
 def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
@@ -36,7 +37,7 @@ def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwa
       RuntimeError: it failed on another rank, of any node; the message says where and how.
       pickle.PicklingError: its result cannot be pickled; raised on all ranks.
     """
-    name = name_or_site(name, "once_per_node")
+    name = name_or_site(name, "once_per_node", check_process_set(global_process_set))
     result, problem, error = None, "", None
     first = basics.local_rank() == 0
     if first:

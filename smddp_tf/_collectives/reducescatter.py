@@ -54,7 +54,7 @@ def grouped_reducescatter(
             "Compression.none, .fp16 or .bf16"
         )
 
-    name = name_or_site(name, "grouped_reducescatter")
+    name = name_or_site(name, "grouped_reducescatter", group)
     tensors = list_of(tensors, "grouped_reducescatter", "tensors")
     tensors = [_check_scatter(tensor) for tensor in tensors]
     packed = [compression.compress(tensor) for tensor in tensors]
@@ -135,5 +135,5 @@ def reducescatter(
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        name=name_or_site(name, "reducescatter"),
+        name=name or name_or_site(name, "reducescatter", check_process_set(process_set)),
     )[0]

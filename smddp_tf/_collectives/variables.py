@@ -110,7 +110,7 @@ def broadcast_(
         return [tf.identity(one) for one in variables] if for_session else variables
 
     payloads = [_payload(variable) for variable in variables]
-    name = name_or_site(name, "broadcast_variables")
+    name = name_or_site(name, "broadcast_variables", group)
 
     assigned, by_dtype = list(variables), {}
     for i, payload in enumerate(payloads):

@@ -160,7 +160,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     if group.size == 1:
         return list(grads)
 
-    options = options.named(site_name(options.name))
+    options = options.named(site_name(options.name, group))
     grads = [_tensor_of(grad, source) for grad, source in zip(grads, sources, strict=True)]
     grads = [
         _densified(grad, source, options, group) if isinstance(grad, tf.IndexedSlices) else grad

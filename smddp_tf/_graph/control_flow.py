@@ -1,9 +1,14 @@
-"""Lets the gradients of loops and branches have collectives.
+"""Lets the gradients of functions, loops and branches have collectives.
 
-The graph of such a gradient may capture tensors of the forward pass and of the function around it,
-but TensorFlow fails where it captures an eager tensor, as every graph with a collective does
-(order.py), also by calling a function with one. So the function around it captures the tensor
-first, and a loop or branch the function's placeholder.
+The graph of a loop's or branch's gradient may capture tensors of the forward pass and of the
+function around it, but TensorFlow fails where it captures an eager tensor, as every graph with a
+collective does (order.py), also by calling a function with one. So the function around it captures
+the tensor first, and a loop or branch the function's placeholder.
+
+TensorFlow adds no automatic control dependencies to the graphs of gradients (nor to those of
+tf.compat.v1.wrap_function). Their collectives had no order, and as such functions have no control
+outputs, for which alone TensorFlow waits where it has inlined a call, a second call's collectives
+could overtake the first one's. order.py adds what is missing.
 """
 
 import functools
@@ -30,3 +35,17 @@ def capture_outside_first() -> None:
         return capture(graph, tensor, *args, **kwargs)
 
     ControlFlowFuncGraph.capture = capture_from_outside
+
+
+def keep_order_in_gradients() -> None:
+    """Has collectives, and calls of what contains one, follow each other in every graph."""
+    create = FuncGraph._create_op_internal
+
+    @functools.wraps(create)
+    def create_in_order(graph, *args, **kwargs):
+        operation = create(graph, *args, **kwargs)
+        if not graph._add_control_dependencies:  # TensorFlow will not
+            order.follow_last(operation)
+        return operation
+
+    FuncGraph._create_op_internal = create_in_order

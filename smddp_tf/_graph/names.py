@@ -1,5 +1,6 @@
 """The names by which ranks compare, and where there is no order match, their collectives."""
 
+import collections
 import re
 import sys
 import threading
@@ -9,14 +10,14 @@ import weakref
 from smddp_tf._graph import order
 from smddp_tf._graph.calls import function_graph
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job.process_sets import Group
 
 tf = tensorflow()
 
 _PACKAGE = __name__.split(".")[0] + "."
-_SITES = "smddp_tf_sites"
-_NAMES = "smddp_tf_names"
+_COUNTS = "_smddp_tf_counts"
 _DATASET = "_smddp_tf_dataset"
-_datasets: dict = {}  # name of a tf.data function -> how many of that name have collectives
+_datasets: collections.Counter = collections.Counter()  # functions of tf.data with collectives
 _threads = weakref.WeakValueDictionary()  # default name -> the thread that used it last
 
 
@@ -57,57 +58,68 @@ def _warn_of_two_threads(name: str) -> None:
         )
 
 
-def unique_name(name: str, graph=None) -> str:
+def _count(graph, group: Group, name: str = "") -> int:
+    """Counts the collectives of a process set, or those of a name, in a function's or TF1 graph.
+
+    Each set is counted apart, since other ranks of it may not be in the other sets. In an
+    attribute, not a collection: a function's graph begins with those of the graph around it, so
+    the number would depend on where the function is traced first.
+    """
+    if not hasattr(graph, _COUNTS):
+        setattr(graph, _COUNTS, collections.Counter())
+    counts = getattr(graph, _COUNTS)
+    counts[group.id, name] += 1
+    return counts[group.id, name]
+
+
+def unique_name(name: str, group: Group) -> str:
     """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
-    names = (graph or tf.compat.v1.get_default_graph()).get_collection_ref(_NAMES)
-    names.append(name)
-    count = names.count(name)
+    count = _count(function_graph(), group, name)
     return name if count == 1 else f"{name}#{count}"
 
 
-def given_name(name: str) -> str:
+def given_name(name: str, group: Group) -> str:
     """A name that the script gives; a second one in a function gets a number, so that they differ.
 
     The order of operations in functions of tf.compat.v1.wrap_function() is not fixed, for example.
     In TF1 sessions emit.py numbers them.
     """
     in_function = not tf.executing_eagerly() and not order.in_session()
-    return unique_name(name, function_graph()) if in_function else name
+    return unique_name(name, group) if in_function else name
 
 
-def _function_name(graph) -> str:
+def _function_name(graph, group: Group, thread: str) -> str:
     """The function's name, without what depends on which others the process has traced.
 
     Several datasets may run functions of one name (lambdas have no other) at the same time, so
-    those with collectives are numbered.
+    those with collectives are numbered: for each process set, as _count() does, and each thread
+    that makes datasets.
     """
     name = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
     if not name.startswith("Dataset_"):
         return name
     if not hasattr(graph, _DATASET):
-        _datasets[name] = _datasets.get(name, 0) + 1
-        setattr(graph, _DATASET, _datasets[name])
-    number = getattr(graph, _DATASET)
-    return name if number == 1 else f"{name}#{number}"
+        setattr(graph, _DATASET, {})
+    numbers = getattr(graph, _DATASET)
+    if group.id not in numbers:
+        _datasets[name, group.id, thread] += 1
+        numbers[group.id] = _datasets[name, group.id, thread]
+    return name if numbers[group.id] == 1 else f"{name}#{numbers[group.id]}"
 
 
-def site_name(kind: str) -> str:
+def site_name(kind: str, group: Group) -> str:
     """The default name of a collective: its kind and the call site.
 
-    Collectives of one function are numbered in tracing order, so that ranks that run them in
-    different orders get a mismatch instead of wrong results. A cond or loop counts as part of the
-    function around it. Eager calls are not numbered, since one rank may have made more of them.
+    Collectives of one function and process set are numbered in tracing order, so that ranks that
+    run them in different orders get a mismatch instead of wrong results. A cond or loop counts as
+    part of the function around it. Eager calls are not numbered, since one rank may have made more
+    of them.
     """
-    name = kind
+    name, thread = kind, _thread_title()
     if not tf.executing_eagerly():
         graph = function_graph()
-        sites = graph.get_collection_ref(_SITES)
-        if not sites:
-            sites.append(0)
-        sites[0] += 1
-        function = _function_name(graph)
-        name = f"{function}/{kind}.{sites[0]}" if function else f"{kind}.{sites[0]}"
-    thread = _thread_title()
+        function, number = _function_name(graph, group, thread), _count(graph, group)
+        name = f"{function}/{kind}.{number}" if function else f"{kind}.{number}"
     if not thread:
         return name
     name = f"{name} ({thread})"

@@ -30,6 +30,7 @@ from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.framework.ops import EagerTensor  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
+_LAST = "_smddp_tf_last"
 # Our stateful ops that need no program order. Buckets start as soon as they can.
 _FREE_OPS = ("SmddpPlanBucket", "SmddpIteration", "SmddpQuery", "SmddpSelfTest")
 # What the constant holds. TensorFlow inlines small ones, so it is larger.
@@ -99,14 +100,34 @@ def touches_collectives(function) -> bool:
 def _smddp_tf_resolver(op, reads, writes) -> bool:
     """Adds the constant to the resources that an op writes. Returns whether it was added."""
     del reads
-    touched = _captured(op.graph)
-    if not touched or touched[0] in writes:
+    touched = _touched(op)
+    if touched is None or touched in writes:
         return False
-    ours = op.type.startswith("Smddp") and op.type not in _FREE_OPS
-    if not ours and not any(one is each for one in op.inputs for each in touched):
-        return False
-    writes.add(touched[0])
+    writes.add(touched)
     return True
+
+
+def _touched(op):
+    """The graph's placeholder for the constant if the op, or what it calls, is ordered by it."""
+    known = _captured(op.graph)
+    if not known:
+        return None
+    ours = op.type.startswith("Smddp") and op.type not in _FREE_OPS
+    return known[0] if ours or any(one is each for one in op.inputs for each in known) else None
+
+
+def follow_last(op) -> None:
+    """Orders an op of a graph to which TensorFlow adds no control dependencies.
+
+    Each op that touches the constant follows the last one of its graph, and is a control output,
+    for which what calls the graph's function waits.
+    """
+    if _touched(op) is None:
+        return
+    graph = op.graph
+    op._add_control_inputs(getattr(graph, _LAST, []))
+    setattr(graph, _LAST, [op])
+    graph.control_outputs.append(op)
 
 
 def in_session() -> bool:

@@ -69,10 +69,10 @@ def evaluate(
     check_process_set(process_set)
     steps = None if steps is None else whole_number("steps", steps, 1)
     data, has_data = _arguments(x, y, sample_weight), True
-    if sharded:
-        options["steps"] = steps
-    else:
+    if not sharded:
         data, has_data = own_part(data, process_set, steps, batch_size)
+    elif steps is not None:  # an evaluate() of the script's own may not take it
+        options["steps"] = steps
 
     if isinstance(data, tuple):
         options.update(y=data[1], sample_weight=data[2], batch_size=batch_size)
@@ -137,10 +137,11 @@ def predict(
     """
     check_process_set(process_set)
     steps = None if steps is None else whole_number("steps", steps, 1)
-    if sharded:
-        data, has_data, options["steps"] = x, True, steps
-    else:
+    data, has_data = x, True
+    if not sharded:
         data, has_data = own_part(x, process_set, steps, batch_size)
+    elif steps is not None:
+        options["steps"] = steps
     if batch_size is not None:
         options["batch_size"] = batch_size
     outputs = model.predict(data, **{"verbose": 0, **options})

@@ -72,19 +72,22 @@ def _children() -> list:
     return found
 
 
-def _end_orphans() -> None:
+def _end_orphans(others: set) -> None:
     """Ends what a job that failed has left: it would go on, beside the next job.
 
-    Ranks whose launcher was killed or left without them, and processes that ranks had started.
+    Ranks whose launcher was killed or left without them, and processes that ranks had started; not
+    `others`, which ran before the job: the keeper, sshd, what a script started before `exec`.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + ORPHAN_SECONDS
         told: set = set()
         # What a rank had started becomes ours when the rank ends.
-        while (children := _children()) and time.monotonic() < deadline:
-            for child in set(children) - told:
-                os.kill(child, number)  # it is ours, so its number cannot be another's
-            told |= set(children)
+        while (left := set(_children()) - others) and time.monotonic() < deadline:
+            for child in left - told:
+                # It is ours, so its number cannot be another's; but sudo may have made it root's.
+                with contextlib.suppress(PermissionError):
+                    os.kill(child, number)
+            told |= left
             time.sleep(0.05)
 
 
@@ -145,6 +148,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
     # What nohup and shells ignore stays ignored.
     watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
     watched.add(signal.SIGCHLD)
+    others = set(_children())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # ranks whose launcher is killed become our children
 
@@ -164,7 +168,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
         pump.start()
         interrupted = _wait(process, watched)
         if process.returncode != 0 or interrupted:
-            _end_orphans()
+            _end_orphans(others)
         pump.join(timeout=5)  # what the launcher left running may hold the pipe
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

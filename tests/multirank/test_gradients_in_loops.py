@@ -13,6 +13,12 @@ def test_through_forms(job, python, jit, ranks):
     job(body, ranks, env=ENV, python=python, timeout=150).check(ranks)
 
 
+@on_ranks("python", PYTHONS, 2, 3)
+def test_second_derivatives(job, python, ranks):
+    body = gradients_in_loops.second_derivatives(None)
+    job(body, ranks, env=ENV, python=python, timeout=150).check(ranks)
+
+
 @pytest.mark.parametrize("jit", [False, True])
 @on_ranks("python", PYTHONS, 2)
 def test_of_a_tape_in_a_loop(job, python, jit, ranks):

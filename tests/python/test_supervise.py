@@ -226,6 +226,36 @@ def test_nothing_goes_on_after_a_failure(tmp_path):
     assert all_end(ranks, 0)
 
 
+OTHERS = """
+import subprocess, sys
+from smddp_tf.launch import supervise
+with subprocess.Popen(["sleep", "600"]) as other:
+    code = supervise.run([sys.executable, "-c", "raise SystemExit(3)"], {}, False).code
+    print(code, other.poll())
+    other.kill()
+"""
+
+
+def test_what_ran_before_the_job_goes_on():
+    """As sshd in a container, or what a script started before it became smddprun."""
+    environment = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
+    command = [sys.executable, "-c", OTHERS]
+    said = subprocess.check_output(command, env=environment, timeout=60, text=True)
+    assert said == "3 None\n"
+
+
+def test_what_may_not_be_ended(monkeypatch):
+    """A process of another user's, as sudo makes, does not hide how the job ended."""
+
+    def refuse(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(supervise, "ORPHAN_SECONDS", 0.1)
+    monkeypatch.setattr(supervise, "_children", lambda: [1])
+    monkeypatch.setattr(os, "kill", refuse)
+    supervise._end_orphans(set())
+
+
 def test_signals_for_ranks(tmp_path):
     """SIGUSR1, as before a time limit, reaches the launcher, and the job goes on."""
     script = """

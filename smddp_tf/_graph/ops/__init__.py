@@ -4,7 +4,7 @@ All tensors of a call have one dtype. The ops run on the CPU. `root` is always a
 order.py keeps the ops in program order.
 """
 
-from smddp_tf._graph.control_flow import capture_outside_first
+from smddp_tf._graph.control_flow import capture_outside_first, keep_order_in_gradients
 from smddp_tf._graph.datasets import refuse_in_parallel_functions
 from smddp_tf._graph.ops import gradients, vectorized  # noqa: F401 - they register themselves
 from smddp_tf._graph.ops.allgather import allgather
@@ -26,4 +26,5 @@ __all__ = [
 ]
 
 capture_outside_first()
+keep_order_in_gradients()
 refuse_in_parallel_functions()

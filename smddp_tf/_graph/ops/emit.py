@@ -34,7 +34,7 @@ def emit_matched(kind: str, group: Group, **arguments):
     """
     matching = order.matching()
     if matching == Matching.BY_NAME:
-        arguments["tensor_name"] = unique_name(arguments["tensor_name"])
+        arguments["tensor_name"] = unique_name(arguments["tensor_name"], group)
     if matching != Matching.IN_ORDER and not tf.executing_eagerly():
         in_session = matching == Matching.BY_NAME
         arguments["call"] = call_number() if in_session else tf.constant(0, tf.int64)

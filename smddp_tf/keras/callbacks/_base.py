@@ -56,7 +56,8 @@ def fix_steps_per_execution(model) -> None:
 
     Callbacks would be called after other batches there: other learning rates, and hangs.
     """
-    if basics.size() == 1 or not getattr(model, "autotune_steps_per_execution", False):
+    # In this order: schedules work without init() too.
+    if not getattr(model, "autotune_steps_per_execution", False) or basics.size() == 1:
         return
     model.autotune_steps_per_execution = False
     model._steps_per_execution.assign(1)

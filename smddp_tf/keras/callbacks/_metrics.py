@@ -98,7 +98,7 @@ class MetricAverageCallback(Callback):
         self.process_set = process_set
         self._in_epoch = False
         self._around = False  # _in_epoch when set_params() was called: evaluate() inside an epoch
-        self._trained = self._tested = None
+        self._trained = self._tested = self._before = None
         self._evaluation: _Evaluation | None = None
 
     def set_params(self, params: dict):
@@ -110,7 +110,7 @@ class MetricAverageCallback(Callback):
         """Discards the previous epoch's results."""
         del epoch, logs
         self._in_epoch = True
-        self._trained = self._tested = None
+        self._trained = self._tested = self._before = None
 
     def on_test_begin(self, logs: dict | None = None):
         """Reduces the training metrics now, since validation resets them."""
@@ -118,6 +118,8 @@ class MetricAverageCallback(Callback):
         if self._in_epoch:
             self._trained = self._joined()
         elif self.process_set.size() > 1:
+            if self._around:
+                self._before = self._joined()
             self._evaluation = _Evaluation(self.model, self.process_set)
 
     def on_test_end(self, logs: dict | None = None):
@@ -131,15 +133,23 @@ class MetricAverageCallback(Callback):
             _metrics.replace(logs, self._tested)
             _metrics.average(logs, self.process_set)
 
+    def on_predict_end(self, logs: dict | None = None):
+        """Goes on with the epoch around a predict()."""
+        del logs
+        self._in_epoch = self._in_epoch or self._around
+
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
         """Replaces the numbers in the logs."""
         del epoch
         self._in_epoch = False
         if self.process_set.size() == 1:
             return
-        trained = self._trained or self._joined()
         logs = {} if logs is None else logs
-        _metrics.replace(logs, trained)
+        if self._trained is None:
+            # A callback may have called evaluate() since the last batch, or before it.
+            _metrics.replace(logs, self._before or {})
+            self._trained = self._joined()
+        _metrics.replace(logs, self._trained)
         _metrics.replace(logs, self._tested or {}, "val_")
         _metrics.average(logs, self.process_set)
         self._check_learning_rate()

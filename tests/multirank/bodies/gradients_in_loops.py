@@ -129,6 +129,75 @@ def through_forms(forms, jit=False):
     report(done=True)
 
 
+def _function(x, turn, is_late):
+    @tf.function
+    def inner(x):
+        return _sum(x, is_late)
+
+    return inner(x) + inner(2.0 * x)
+
+
+def _function_in_function(x, turn, is_late):
+    @tf.function
+    def outer(x):
+        return _function(x, turn, is_late)
+
+    return outer(x)
+
+
+def _wrapped(x, turn, is_late):
+    """In such a function TensorFlow orders nothing."""
+
+    def two(x):
+        return _sum(x, True) + _sum(2.0 * x, False)
+
+    return tf.compat.v1.wrap_function(two, [tf.TensorSpec([], tf.float32)])(x)
+
+
+def _many_in_cond(x, turn, is_late):
+    """More collectives than TensorFlow has threads, none of which needs another's result."""
+
+    def many():
+        return tf.add_n([_sum(float(i) * x, i % 2 == 0) for i in range(1, 9)])
+
+    return tf.cond(turn >= 0, many, lambda: 0.0)
+
+
+SECOND = {
+    **FORMS,
+    "function": (_function, 3),
+    "function in function": (_function_in_function, 3),
+    "wrap_function": (_wrapped, 3),
+    "many in cond": (_many_in_cond, 36),
+}
+
+
+def second_derivatives(forms):
+    """Of a sum of squares. The gradient of a gradient calls functions that the gradient called."""
+    for form in forms or SECOND:
+        build, factor = SECOND[form]
+
+        @tf.function
+        def step(x, turn, build=build):
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    first = build(x * x, turn, rank == 0)
+                    second = build(10.0 * x * x, turn, rank != 0)
+                    y = first + second
+                gradient = inner.gradient(y, x)
+            return y, gradient, outer.gradient(gradient, x)
+
+        squares = sum((one + 1) ** 2 for one in range(size))
+        for turn in range(CALLS):
+            got = [float(one) for one in step(tf.constant(rank + 1.0), tf.constant(turn))]
+            times = 11 * factor
+            want = [times * squares, times * size * 2 * (rank + 1), times * size * 2]
+            assert got == want, (form, rank, turn, got, want)
+    report(done=True)
+
+
 def of_a_tape_in_a_loop(jit=False):
     """A gradient of what a DistributedGradientTape gives in a loop (a second derivative)."""
     variable = tf.Variable(3.0)

@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 from checks import raises
-from harness import rank, report, size
+from harness import rank, report, size, without_init
 
 import smddp_tf.keras as hvd
 
@@ -90,6 +90,32 @@ def shuffled():
     report(done=True)
 
 
+class Narrow(keras.Model):
+    """Has an evaluate() and a predict() of its own, with few arguments."""
+
+    def evaluate(self, x, y, sample_weight=None, batch_size=None, return_dict=False, verbose=0):
+        return super().evaluate(
+            x, y, batch_size, verbose, sample_weight=sample_weight, return_dict=return_dict
+        )
+
+    def predict(self, x, verbose=0):
+        return super().predict(x, verbose=verbose)
+
+
+def own_methods():
+    """They are not given steps= unless the script gives it."""
+    inputs = keras.Input((1,))
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    model = Narrow(inputs, layer(inputs))
+    model.compile(keras.optimizers.SGD(0.01), "mae")
+    part = X[rank::size]
+    for data, sharded in ((X, False), (part, True)):
+        got = hvd.evaluate(model, data, 0 * data, sharded=sharded)
+        assert abs(got - X.mean()) < 1e-4, (rank, got)
+        assert np.array_equal(hvd.predict(model, data, sharded=sharded), X)
+    report(done=True)
+
+
 class Interrupt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         raise KeyboardInterrupt
@@ -121,6 +147,34 @@ def interrupted():
     )
     assert abs(inside.got - X.mean()) < 1e-4, (rank, inside.got)
     assert np.allclose(history.history["val_loss"], X.mean(), atol=1e-4), history.history
+    report(done=True)
+
+
+def _calling(method: str, hook: str, average):
+    """A callback that calls evaluate() or predict() of a few elements, with the callback."""
+
+    def call(self, number, logs=None):
+        data = X[:8] if method == "predict" else PAIRS.take(8).batch(8)
+        getattr(self.model, method)(data, callbacks=[average], verbose=0)
+
+    return type("Calling", (keras.callbacks.Callback,), {hook: call})()
+
+
+def called_in_an_epoch(validates):
+    """Other calls do not change what the epoch's metrics are: those of all ranks together."""
+    values = np.random.default_rng(rank).normal(size=(64, 1)).astype("float32")
+    targets = (values > 0.5 * rank).astype("float32")
+    model, metric = _model(), keras.metrics.AUC
+    model.compile(keras.optimizers.SGD(0.0), "mae", metrics=[metric(name="auc", from_logits=True)])
+    average = hvd.callbacks.MetricAverageCallback()
+    part = Dataset.from_tensor_slices((values, targets)).batch(16)
+    options = {"validation_data": part.take(1)} if validates else {}
+    want = model.fit(part, callbacks=[average], verbose=0, **options).history["auc"]
+    hooks = [("evaluate", "on_epoch_end"), ("predict", "on_train_batch_end")]
+    for method, hook in hooks:
+        calling = _calling(method, hook, average)
+        got = model.fit(part, callbacks=[calling, average], verbose=0, **options).history["auc"]
+        assert np.allclose(got, want, atol=1e-6), (rank, method, got, want)
     report(done=True)
 
 
@@ -198,4 +252,14 @@ def own_accumulation():
     told = [str(one.message) for one in warned if "reduced no gradients" in str(one.message)]
     assert len(told) == 1 and "unless a later one does" in told[0], told
     hvd.check_ranks_equal(model.trainable_variables)
+    report(done=True)
+
+
+@without_init
+def schedule_without_init():
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(0.01), "mae")
+    halve = hvd.callbacks.LearningRateScheduleCallback(0.5, lambda epoch: 0.5)
+    model.fit(X, X, verbose=0, callbacks=[halve])
+    assert float(tf.convert_to_tensor(model.optimizer.learning_rate)) == 0.25
     report(done=True)
