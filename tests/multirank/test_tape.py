@@ -19,3 +19,8 @@ def test_equals_one_process(job, python, ranks):
 def test_kinds_of_gradients(job, python, ranks):
     """None, sparse, nested, local and unused gradients; two plans in one step; loops."""
     job(tape.kinds_of_gradients, ranks, python=python).check(ranks)
+
+
+def test_a_mean_of_what_a_mask_leaves(job):
+    """Is the mean of all ranks' tokens, as docs/custom-loops.md divides it."""
+    job(tape.mean_of_what_a_mask_leaves, 3).check(3)

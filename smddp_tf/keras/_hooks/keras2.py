@@ -1,8 +1,10 @@
 """Hooks for tf_keras and Keras 2 optimizers, in both the current and the legacy style.
 
 Gradients are reduced in the method that Keras provides for it (aggregate_gradients or
-_aggregate_gradients), which their LossScaleOptimizers call before checking for overflows. Hooks are
-set on the instance, so class, configuration and saved files remain Keras's own. Only the classes of
+_aggregate_gradients), which their LossScaleOptimizers call before checking for overflows. A class
+with an apply_gradients() of its own may hand the gradients to other optimizers, and so never call
+that method, or clip before it does: there they are reduced before all that. Hooks are set on the
+instance, so class, configuration and saved files remain Keras's own. Only the classes of
 LossScaleOptimizers are hooked themselves, as compile() under mixed_float16 makes one afterwards.
 """
 
@@ -17,13 +19,39 @@ tf = tensorflow()
 
 
 class _Aggregate(Hook):
+    done = False  # whether apply_gradients() did it already
+
     def __call__(self, grads_and_vars):
         pairs = list(grads_and_vars)
+        if self.done:
+            return pairs
         variables = [variable for _, variable in pairs]
         grads = self.distribution.reduce([grad for grad, _ in pairs], variables)
         self.distribution.aggregated = variables
         self.distribution.mark_reduced()
         return list(zip(grads, variables, strict=True))
+
+
+class _ApplyReduced(Hook):
+    """apply_gradients() of a class that has its own: that gets the reduced gradients."""
+
+    def __init__(self, method, optimizer, distribution, aggregate) -> None:
+        super().__init__(method, optimizer, distribution)
+        self.aggregate = aggregate
+
+    def __call__(self, grads_and_vars, *args, **kwargs):
+        skipped = kwargs.get("skip_gradients_aggregation", False)
+        skipped |= not kwargs.get("experimental_aggregate_gradients", True)
+        if skipped:  # by who reduced them, as a LossScaleOptimizer, or is warned by _Update
+            return self.original(grads_and_vars, *args, **kwargs)
+        pairs, before = self.aggregate(grads_and_vars), self.aggregate.done
+        # The arguments that tell Keras not to aggregate again are unknown to some classes.
+        self.aggregate.done = True
+        try:
+            return self.original(pairs, *args, **kwargs)
+        finally:
+            self.aggregate.done = before
+            self.distribution.mark_reduced(False)
 
 
 class _Update(Hook):
@@ -149,12 +177,17 @@ class _TransformGradients(Hook):
             optimizer._global_clipnorm_fn = own
 
 
-def _hook_loss_scaling(optimizer) -> None:
-    """Tells the distribution when a LossScaleOptimizer of the same Keras asks for gradients."""
+def _package(optimizer) -> str:
+    """The Keras whose optimizer this is."""
     modules = [
         kind.__module__ for kind in type(optimizer).__mro__ if ".optimizers." in kind.__module__
     ]
-    package = modules[-1].split(".optimizers.")[0]
+    return modules[-1].split(".optimizers.")[0]
+
+
+def _hook_loss_scaling(optimizer) -> None:
+    """Tells the distribution when a LossScaleOptimizer of the same Keras asks for gradients."""
+    package = _package(optimizer)
     scaling = importlib.import_module(f"{package}.mixed_precision.loss_scale_optimizer")
     for kind in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
         if "_smddp_hooked" not in vars(kind):
@@ -172,6 +205,13 @@ def _scaled(apply):
             return apply(self, *args, **kwargs)
 
     return distributed_apply
+
+
+def _applies_by_itself(optimizer) -> bool:
+    """Whether apply_gradients() is not Keras's."""
+    package = _package(optimizer)
+    kinds = [kind for kind in type(optimizer).__mro__ if "apply_gradients" in vars(kind)]
+    return not kinds[0].__module__.startswith(f"{package}.")
 
 
 def fits(optimizer) -> bool:
@@ -199,3 +239,6 @@ def install(optimizer, distribution) -> None:
             skip = {"skip_gradients_aggregation": True}
         due = _ApplyWhenDue("apply_gradients", optimizer, distribution, hook, skip)
         optimizer.apply_gradients = due
+    elif _applies_by_itself(optimizer):
+        reduced = _ApplyReduced("apply_gradients", optimizer, distribution, hook)
+        optimizer.apply_gradients = reduced

@@ -4,7 +4,8 @@ They are set on the instance, so class, configuration and saved files remain Ker
 trainer and loop calls apply(), so gradients are reduced there, before clipping, decay and averages.
 With gradient accumulation they must be reduced only when an update is due. Keras decides that
 inside apply(), so they are reduced in _clip_gradients(), its last step before the update. What
-overwrites its variable is reduced in every pass.
+overwrites its variable is reduced in every pass. A class with an apply_gradients() of its own may
+clip before it calls apply(), or call that of other optimizers: it gets the reduced gradients.
 
 compile() under mixed_float16 puts a LossScaleOptimizer around the optimizer. It skips the inner
 apply() if this rank's gradients overflowed, which would leave the other ranks waiting. So its
@@ -43,6 +44,19 @@ class _Apply(Hook):
             return self.original(grads, trainable_variables)
 
 
+class _ApplyReduced(Hook):
+    """apply_gradients() of a class that has its own: that gets the reduced gradients."""
+
+    def __call__(self, grads_and_vars, *args, **kwargs):
+        distribution = self.distribution
+        if _accumulates(self.optimizer) or distribution.reduced:
+            return self.original(grads_and_vars, *args, **kwargs)
+        grads, variables = zip(*grads_and_vars, strict=True)
+        grads = distribution.reduce(grads, variables)
+        with distribution.step():
+            return self.original(zip(grads, variables, strict=True), *args, **kwargs)
+
+
 class _BackendApplyGradients(Hook):
     """Hooks the last method before every update: records its variables, detects local gradients."""
 
@@ -69,11 +83,15 @@ class _ClipGradients(Hook):
 
 
 def _set_hooks(optimizer, distribution) -> None:
-    for method, hook in {
+    hooks = {
         "apply": _Apply,
         "_backend_apply_gradients": _BackendApplyGradients,
         "_clip_gradients": _ClipGradients,
-    }.items():
+    }
+    kinds = [kind for kind in type(optimizer).__mro__ if "apply_gradients" in vars(kind)]
+    if not kinds[0].__module__.startswith("keras."):
+        hooks["apply_gradients"] = _ApplyReduced
+    for method, hook in hooks.items():
         setattr(optimizer, method, hook(method, optimizer, distribution))
 
 

@@ -1,5 +1,7 @@
 """Collects the state of a Keras model that must be equal on all ranks."""
 
+import re
+
 from smddp_tf._gradients.equality import digests
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras import _distribution
@@ -70,10 +72,29 @@ def _optimizer_state(optimizer, local) -> list:
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]
 
 
+def _plain(value):
+    """A configuration's value without what differs by process: where its objects lie in memory."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if hasattr(value, "get_config"):
+        return _schedule(value)
+    return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _schedule(schedule) -> str:
+    try:
+        config = schedule.get_config()
+    except NotImplementedError:  # Keras asks for it only to save
+        config = vars(schedule)
+    return f"{type(schedule).__name__} {_plain(config)}"
+
+
 def _rate(optimizer) -> str:
     rate = getattr(optimizer, "learning_rate", None)
     if hasattr(rate, "get_config"):
-        return str(rate.get_config())
+        return _schedule(rate)
     try:
         return repr(float(tf.convert_to_tensor(rate)))
     except (TypeError, ValueError):

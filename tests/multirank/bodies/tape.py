@@ -172,3 +172,24 @@ def kinds_of_gradients():
     with raises(ValueError, "twice"):
         hvd.DistributedGradientTape(tape)
     report(done=True)
+
+
+def mean_of_what_a_mask_leaves():
+    """The loss of docs/custom-loops.md, divided by all ranks' tokens, which differ by rank."""
+    rows = tf.range(4.0 * size)[:, None]
+    mask = tf.cast(tf.range(4 * size) < 4 * size - 3, tf.float32)  # the last rank has one
+
+    def gradient_of(rows, mask, distributed):
+        w = tf.Variable([[2.0]])
+        count = tf.reduce_sum(mask)
+        with tf.GradientTape() as one:
+            losses = tf.square(tf.squeeze(tf.matmul(rows, w), 1))
+            loss = tf.reduce_sum(losses * mask)
+            loss /= hvd.allreduce(count) if distributed else count
+        return (hvd.DistributedGradientTape(one) if distributed else one).gradient(loss, [w])[0]
+
+    own = slice(4 * rank, 4 * rank + 4)
+    got = gradient_of(rows[own], mask[own], True)
+    # Sums of squares of small integers are exact; the division and the average round.
+    np.testing.assert_allclose(got, gradient_of(rows, mask, False), rtol=1e-6)
+    report()
