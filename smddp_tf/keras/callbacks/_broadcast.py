@@ -184,7 +184,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """Broadcasts variables created late, and checks that the first update was reduced."""
-        del logs
+        super().on_train_batch_end(batch, logs)  # on_batch_end(), which scripts replace
         if self._first_update is None:
             return
         if not self._all_broadcast:

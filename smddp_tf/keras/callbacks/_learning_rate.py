@@ -115,7 +115,7 @@ class LearningRateScheduleCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None):
         """Sets the rate."""
-        del logs
+        super().on_train_batch_begin(batch, logs)  # on_batch_begin(), which scripts replace
         if self.epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.epoch >= self.end_epoch:
