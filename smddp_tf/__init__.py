@@ -73,6 +73,9 @@ _NEED_TENSORFLOW = {
     "elastic": "smddp_tf",  # a module itself; keras, which takes these names, is half made then
 }
 
+# Horovod's modules inside horovod.tensorflow that scripts reach as attributes.
+_MODULES = ("compression", "mpi_ops")
+
 if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW
     from smddp_tf import elastic
     from smddp_tf._collectives.allgather import allgather, grouped_allgather
@@ -185,6 +188,8 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
     def __getattr__(name: str):
         """Loads names that need TensorFlow on first use."""
+        if name in _MODULES:
+            return importlib.import_module(f"smddp_tf.{name}")
         if name not in _NEED_TENSORFLOW:
             raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
         where = _NEED_TENSORFLOW[name]

@@ -7,6 +7,7 @@ from typing import Any
 
 from smddp_tf._collectives.checks import ignore_devices
 from smddp_tf._compression import Compression
+from smddp_tf._gradients.marks import marked
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._gradients.reduce import identity, local_source, reduce_all_but_local
 from smddp_tf._graph.framework import tensorflow
@@ -106,9 +107,10 @@ class _Distribution:
         return flat
 
     def _reduce(self, grads: list, sources: list) -> list:
-        return reduce_all_but_local(
+        reduced = reduce_all_but_local(
             grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )
+        return marked(reduced, grads, self._options.process_set)
 
     def get_local_and_global_gradients(
         self, target, sources, output_gradients=None, use_generic_names=False

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import warnings
 
+from smddp_tf._gradients.marks import is_marked
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._gradients.reduce import (
     identity,
@@ -88,13 +89,24 @@ class Distribution:
         self._local.add(local_source(variable))
 
     def reduce(self, grads, variables) -> list:
-        """Reduces gradients over all ranks; None stays None."""
+        """Reduces gradients over all ranks, but for those that are marked as reduced already.
+
+        None stays None.
+        """
         grads, variables = list(grads), list(variables)
+        process_set = self.options.process_set
+        done = {i: grad for i, grad in enumerate(grads) if is_marked(grad, process_set)}
+        if done and all(i in done for i, grad in enumerate(grads) if grad is not None):
+            return grads
         results = reduce_all_but_local(
-            grads, variables, self.options, self._local, self.scale_local
+            [None if i in done else grad for i, grad in enumerate(grads)],
+            variables,
+            self.options,
+            self._local,
+            self.scale_local,
         )
+        results = [done.get(i, result) for i, result in enumerate(results)]
         if self._loss_scaled and self._local and self.options.process_set.size() > 1:
-            process_set = self.options.process_set
             results = _local.spread_overflow(results, variables, self._local, process_set)
         return results
 

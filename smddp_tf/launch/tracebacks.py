@@ -14,6 +14,7 @@ _FIRST = b"Traceback (most recent call last):"
 # What Open MPI says about the rank that it blames.
 _BLAMED = re.compile(rb"Process name: \[\S+?,(\d+)\]")
 _LONGEST = 400  # lines
+_MESSAGE = 200  # lines of an error's own text after the first
 _WIDEST = 1 << 16  # bytes of a line's beginning, and of its end; a progress bar never ends its line
 
 
@@ -25,6 +26,7 @@ class Tracebacks:
         self._tagged = tagged
         self._rest = b""
         self._open: dict = {}  # rank -> (indentation, lines) of a traceback that goes on
+        self._going_on: dict = {}  # rank -> (indentation, first line, lines left) of its message
         self._blocks: dict = {}  # rank -> its last traceback, in the order of the first ones
         self._blamed: int | None = None
         self._mixed = False
@@ -56,12 +58,29 @@ class Tracebacks:
             # Without tags the lines of two ranks that fail at once cannot be told apart.
             self._mixed = self._mixed or (not self._tagged and rank in self._open)
             self._open[rank] = (space, [_FIRST])
+            self._going_on.pop(rank, None)
         elif rank in self._open:
             space, block = self._open[rank]
             block.append(line[space:])
             # Indented lines are places in files; the error itself is not indented.
             if not block[-1].startswith(b" ") or len(block) >= _LONGEST:
                 self._blocks[rank] = self._open.pop(rank)[1]
+                self._going_on[rank] = (space, block[-1], _MESSAGE)
+        elif rank in self._going_on:
+            self._message(rank, line)
+
+    def _message(self, rank, line: bytes) -> None:
+        """Takes a line that may belong to the message of the rank's last error."""
+        space, first, left = self._going_on.pop(rank)
+        line = line[space:]
+        if line.strip() and not line[:1].isspace():
+            # Errors of traced code say "in user code:" or "Graph execution error:" first, and what
+            # is wrong in lines of any form. Without tags those could be the launcher's.
+            if not (self._tagged and first.endswith(b":")):
+                return
+        self._blocks[rank].append(line)
+        if left > 1:
+            self._going_on[rank] = (space, first, left - 1)
 
     def cause(self) -> str:
         """The traceback of the rank that failed first; "" if none was seen, or none whole."""
@@ -71,4 +90,4 @@ class Tracebacks:
         rank = self._blamed if self._blamed in self._blocks else first
         title = "the traceback" if rank is None else f"the traceback of rank {rank}"
         text = b"\n".join(self._blocks[rank]).decode(errors="replace")
-        return f"{title} that ended the job:\n{text}"
+        return f"{title} that ended the job:\n{text.rstrip()}"

@@ -17,3 +17,9 @@ def test_an_overflow_of_a_local_gradient(keras_job, options):
 def test_a_global_norm(keras_job, ranks):
     """global_clipnorm clips by one norm on all ranks."""
     keras_job(keras_local.a_global_norm, ranks).check(ranks)
+
+
+@pytest.mark.tf_keras
+def test_variables_that_are_not_broadcast(keras_job):
+    """local_variables= takes one variable too, and register_local_var() is Horovod's."""
+    keras_job(keras_local.variables_that_are_not_broadcast, 2).check(2)

@@ -24,7 +24,7 @@ LEVELS = [
     {"_gradients"},
     {"__init__"},
     {"keras"},
-    {"elastic"},
+    {"compression", "elastic", "mpi_ops"},
     {"compat", "doctor", "__main__"},
 ]
 # Standard library only: they are tested, and used by tools, without TensorFlow.

@@ -108,6 +108,39 @@ def test_tracebacks_without_tags():
     assert silent.cause() == ""
 
 
+TRACED = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+FailedPreconditionError: Graph execution error:
+
+Detected at node step
+{more}"""
+
+
+@pytest.mark.parametrize("tag", ["[1,1]<stderr>:", "[1,1]<stderr>: ", "[1] "])
+def test_messages_of_several_lines(tag):
+    """All that follows "in user code:" or the like; of others what is blank or indented.
+
+    Without tags the latter is all that is known to be the rank's.
+    """
+
+    def shown(text, tag):
+        found = Tracebacks(bool(tag))
+        found.feed("".join(f"{tag}{line}\n" for line in text.splitlines()).encode())
+        return found.cause().split("\n", 1)[1]
+
+    traced = TRACED.format(more="ranks differ: rank 1 has 3 values\n\t [[{{node step}}]]")
+    assert shown(traced + "\n\n", tag) == traced
+    assert shown(traced, "") == traced.split("\n\nDetected")[0]
+    listed = TRACEBACK.format(rank=1) + "  variable a differs\n\n  variable b differs"
+    assert shown(listed + "\nanother line\n", tag) == listed == shown(listed + "\nmpirun\n", "")
+    long = TRACED.format(more="line\n" * 300)
+    assert len(shown(long, tag).splitlines()) == 4 + 200
+    # The last traceback counts, whatever the one before would take.
+    chained = traced + "\n\nDuring handling of that one\n\n" + TRACEBACK.format(rank=1)
+    assert shown(chained, tag) == TRACEBACK.format(rank=1).rstrip()
+
+
 @pytest.mark.parametrize("tag", ["", "[1,1]<stderr>:", "[1,1]<stderr>: ", "[1] "])
 def test_a_traceback_after_a_progress_bar(tag):
     """Which has not ended its line, however long it has become; no more than two ends are kept."""

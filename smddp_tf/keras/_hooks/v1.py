@@ -3,6 +3,7 @@
 Gradients that a script computes itself are reduced in apply_gradients().
 """
 
+from smddp_tf._gradients.marks import marked
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras._distribution import Hook
 
@@ -13,7 +14,11 @@ class _Reducing(Hook):
     def reduced(self, pairs) -> list:
         pairs = list(pairs)
         variables = [variable for _, variable in pairs]
-        grads = self.distribution.reduce([grad for grad, _ in pairs], variables)
+        before = [grad for grad, _ in pairs]
+        grads = self.distribution.reduce(before, variables)
+        process_set = self.distribution.options.process_set
+        if process_set.size() > 1:
+            grads = marked(grads, before, process_set)
         return list(zip(grads, variables, strict=True))
 
 

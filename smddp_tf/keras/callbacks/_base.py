@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from smddp_tf._collectives.variables import is_movable, is_seed
@@ -49,6 +49,26 @@ class OnProcessSet(_ForEitherKeras):
         super().__init__(*args, **options)
         check_process_set(process_set)
         self.process_set = process_set
+
+
+def listed(variables: Variable | Iterable[Variable] | None) -> list:
+    """One variable, or several, as a list.
+
+    Raises:
+      TypeError: something among them is no variable. Iterating over a variable itself would give
+        its rows, which are none.
+    """
+    if hasattr(variables, "assign"):
+        return [variables]
+    if variables is not None and not isinstance(variables, Iterable):
+        variables = [variables]
+    found = [] if variables is None else list(variables)
+    for one in found:
+        if not hasattr(one, "assign"):
+            raise TypeError(
+                f"local_variables takes variables, not {one!r}; of a layer give layer.weights"
+            )
+    return found
 
 
 def fix_steps_per_execution(model) -> None:

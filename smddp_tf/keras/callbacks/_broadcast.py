@@ -8,11 +8,17 @@ from typing import Any
 
 from smddp_tf._collectives.checks import check_root
 from smddp_tf._collectives.variables import broadcast_
+from smddp_tf._gradients.reduce import identity, source_name
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm
-from smddp_tf.keras.callbacks._base import Callback, fix_steps_per_execution, training_state
+from smddp_tf.keras.callbacks._base import (
+    Callback,
+    fix_steps_per_execution,
+    listed,
+    training_state,
+)
 from smddp_tf.keras.callbacks._check import FirstUpdate
 
 tf = tensorflow()
@@ -57,7 +63,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     Args:
       root_rank: the rank to broadcast from, as numbered in the job.
       device: ignored, accepted for compatibility.
-      local_variables: a list of variables that are not broadcast, as each rank has its own value.
+      local_variables: a variable that is not broadcast, as each rank has its own value, or several
+        in a list. register_local_var() adds one.
       average_batch_normalization: False: do not average moving statistics. Required if only some
         ranks validate.
       process_set: the ranks that take part; must include this rank.
@@ -70,7 +77,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self,
         root_rank: int,
         device: str = "",
-        local_variables: Iterable[Variable] | None = None,
+        local_variables: Variable | Iterable[Variable] | None = None,
         average_batch_normalization: bool = True,
         process_set: ProcessSet = global_process_set,
     ):
@@ -79,13 +86,30 @@ class BroadcastGlobalVariablesCallback(Callback):
         check_process_set(process_set)
         self.root_rank = check_root(root_rank, process_set)
         self.process_set = process_set
-        self.local = {id(getattr(v, "_value", v)) for v in local_variables or []}
+        self.local = {identity(variable) for variable in listed(local_variables)}
         self.average_batch_normalization = average_batch_normalization
         self._models: weakref.WeakSet = weakref.WeakSet()  # those that were broadcast
         self._shared: dict = {}  # the variables that were broadcast, weakly, by id
         self._first_update = None
         self._all_broadcast = False
         self._in_epoch = self._averaged = False
+
+    def register_local_var(self, var: Variable) -> None:
+        """Leaves a variable out of the broadcast, since each rank has its own value.
+
+        Args:
+          var: the variable; Horovod's name for it.
+
+        Raises:
+          ValueError: it was broadcast already, so this rank's own value is lost.
+        """
+        (variable,) = listed([var])
+        if self._was_broadcast(variable):
+            raise ValueError(
+                f"variable {source_name(variable, 0)!r} was broadcast already, before the first "
+                "gradient; register it before fit(), or give local_variables="
+            )
+        self.local.add(identity(variable))
 
     def set_model(self, model: Any):
         """Prepares a model that its first batch would build."""
@@ -138,8 +162,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _variables(self, model) -> list:
         def taken(variable):
-            own = id(getattr(variable, "_value", variable)) in self.local
-            return own or self._was_broadcast(variable)
+            return identity(variable) in self.local or self._was_broadcast(variable)
 
         return [variable for variable in training_state(model) if not taken(variable)]
 
@@ -161,7 +184,7 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def on_train_batch_end(self, batch: int, logs: dict | None = None):
         """Broadcasts variables created late, and checks that the first update was reduced."""
-        del logs
+        super().on_train_batch_end(batch, logs)  # on_batch_end(), which scripts replace
         if self._first_update is None:
             return
         if not self._all_broadcast:

@@ -12,7 +12,7 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 from smddp_tf._types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks import _state
-from smddp_tf.keras.callbacks._base import Callback, optimizers_of
+from smddp_tf.keras.callbacks._base import Callback, listed, optimizers_of
 
 _CAUSES = (
     "Likely causes: an optimizer that is not wrapped by hvd.DistributedOptimizer (one of several, "
@@ -38,7 +38,7 @@ class CheckRanksEqual(Callback):
     Args:
       every: "epoch", or a number of batches.
       also_statistics: also compare moving statistics and other non-trainable state.
-      local_variables: a list of further variables that may differ.
+      local_variables: a further variable that may differ, or several in a list.
       process_set: the ranks that train this model together.
 
     Raises:
@@ -53,14 +53,14 @@ class CheckRanksEqual(Callback):
         self,
         every: str | int = "epoch",
         also_statistics: bool = False,
-        local_variables: Iterable[Variable] | None = None,
+        local_variables: Variable | Iterable[Variable] | None = None,
         process_set: ProcessSet = global_process_set,
     ):
         super().__init__()
         check_process_set(process_set)
         self.every = every if every == "epoch" else whole_number("every", every, 1)
         self.also_statistics = also_statistics
-        self.local_variables = list(local_variables or [])
+        self.local_variables = listed(local_variables)
         self.process_set = process_set
         self._epochs_before = 0  # batches of completed epochs
         self._batches = 0

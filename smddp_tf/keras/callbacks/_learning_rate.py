@@ -5,6 +5,7 @@ Warm-up and momentum correction follow Goyal et al., Accurate, Large Minibatch S
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from smddp_tf._graph.framework import tensorflow
@@ -40,7 +41,9 @@ class LearningRateScheduleCallback(Callback):
 
     Args:
       initial_lr: the learning rate that is multiplied.
-      multiplier: a number, or a function of the epoch (fractional unless staircase=True).
+      multiplier: a number, which is a constant factor, or a function of the epoch (fractional
+        unless staircase=True). Horovod 0.23 to 0.28 raise a number to the power of the epochs
+        since start_epoch, so one other than 1 warns.
       start_epoch: the first epoch in which the schedule applies.
       end_epoch: the first epoch in which it no longer applies; None: it always does.
       staircase: change the rate at the start of each epoch only, instead of before every batch.
@@ -67,6 +70,15 @@ class LearningRateScheduleCallback(Callback):
         for name, value in (("initial_lr", initial_lr), ("multiplier", multiplier)):
             if not hasattr(value, "__float__") and not (name == "multiplier" and callable(value)):
                 raise TypeError(f"{name}={value!r} is not a number")
+        if not callable(multiplier) and multiplier not in (0, 1):
+            warnings.warn(
+                f"{type(self).__name__}: multiplier={multiplier} is a constant factor from epoch "
+                f"{start_epoch} on; Horovod 0.23 to 0.28 take it as a decay per epoch. Give a "
+                f"function instead: lambda epoch: {multiplier}, or lambda epoch: {multiplier} ** "
+                f"(epoch - {start_epoch})",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self.initial_lr = initial_lr
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.start_epoch = start_epoch
@@ -103,7 +115,7 @@ class LearningRateScheduleCallback(Callback):
 
     def on_train_batch_begin(self, batch: int, logs: dict | None = None):
         """Sets the rate."""
-        del logs
+        super().on_train_batch_begin(batch, logs)  # on_batch_begin(), which scripts replace
         if self.epoch < self.start_epoch:
             return
         if self.end_epoch is not None and self.epoch >= self.end_epoch:

@@ -105,6 +105,20 @@ def _horovod():
     tf.data.Dataset.range(5).take(epoch)  # as fit(initial_epoch=) of Keras 2 does
 
 
+def _only_the_import_changed():
+    """Modules inside horovod.tensorflow, in a script that imports smddp_tf instead."""
+    import smddp_tf as hvd
+
+    assert hvd.mpi_ops.Sum is hvd.Sum and hvd.mpi_ops.rank is hvd.rank
+    assert hvd.compression.NoneCompressor is hvd.Compression.none
+    assert hvd.compression.FP16Compressor is hvd.Compression.fp16
+    from smddp_tf.compression import Compression
+    from smddp_tf.mpi_ops import Average, allreduce
+
+    assert Compression is hvd.Compression
+    assert Average is hvd.Average and allreduce is hvd.allreduce
+
+
 def _sagemaker():
     import smddpcommon as hm
     import tensorflow as tf
@@ -138,6 +152,7 @@ def names():
     _environment()
     _refused_names()
     _horovod()
+    _only_the_import_changed()
     _sagemaker()
     print("all names")
 

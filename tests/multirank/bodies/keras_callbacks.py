@@ -3,6 +3,7 @@
 import glob
 import importlib.util
 import os
+import warnings
 
 import keras_modes
 import numpy as np
@@ -124,7 +125,15 @@ def _schedules_and_momentum():
     assert np.allclose(record.rates, np.repeat([0.2, 0.1, 0.05, 0.025], 6), rtol=1e-5), record.rates
     optimizer = _sgd(0.2, momentum=0.9)
     model, _ = _fit([C.BroadcastGlobalVariablesCallback(0)], optimizer=optimizer, epochs=1)
-    callback = C.LearningRateScheduleCallback(0.2, 0.5)
+    # A number is a constant factor, and says so, as newer Horovods let it decay.
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        C.LearningRateScheduleCallback(0.2, 1.0)
+        callback = C.LearningRateScheduleCallback(0.2, lambda epoch: 0.5)
+        constant = C.LearningRateScheduleCallback(0.2, 0.5, start_epoch=3)
+    (warning,) = caught
+    assert "multiplier=0.5 is a constant factor from epoch 3 on" in str(warning.message)
+    assert [constant.multiplier(epoch) for epoch in (3, 4, 9)] == [0.5] * 3
     callback.set_model(model)
     callback.on_epoch_begin(0)
     velocity = optimizer.momentums[0]

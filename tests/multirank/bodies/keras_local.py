@@ -3,7 +3,7 @@
 import keras_modes
 import numpy as np
 import tensorflow as tf
-from checks import WAYS
+from checks import WAYS, raises
 from harness import rank, report, size
 
 import smddp_tf.keras as hvd
@@ -82,4 +82,49 @@ def a_global_norm():
                 assert np.allclose(got[0], [shared * factor, 0], atol=1e-5), (kind, way, got)
                 assert np.allclose(got[1], own[rank] * factor, atol=1e-5), (kind, way, got)
                 hvd.check_ranks_equal([tf.Variable(got[0])])
+    report()
+
+
+class Late(hvd.callbacks.BroadcastGlobalVariablesCallback):
+    """Registers a variable after the first batch, where Horovod broadcasts."""
+
+    refused = 0
+
+    def on_batch_end(self, batch, logs=None):
+        with raises(ValueError, "own/kernel", "was broadcast already"):
+            self.register_local_var(self.model.get_layer("own").kernel)
+        self.refused += 1
+        super().on_batch_end(batch, logs)
+
+
+def variables_that_are_not_broadcast():
+    """One that is given, without a list, and one that is registered; anything else is refused."""
+    x, y = np.ones((4, 6), "float32"), np.zeros((4, 3), "float32")
+
+    def after_fit(callback):
+        keras.utils.set_random_seed(rank)
+        model, _, own = _two_branches()
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), "mse")
+        kept = own.kernel
+        callback = callback(kept)
+        model.fit([x, x], y, batch_size=4, verbose=0, callbacks=[callback])
+        return np.unique(hvd.allgather(kept[None]).numpy(), axis=0).shape[0]
+
+    def registered(kept):
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+        callback.register_local_var(kept)
+        return callback
+
+    def given(kept):
+        return hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=kept)
+
+    assert after_fit(registered) == after_fit(given) == size
+    late = Late(0)
+    assert after_fit(lambda kept: late) == 1 and late.refused == 1
+    layer = keras.layers.Dense(1)
+    for wrong in ([layer], layer, np.zeros(3)):
+        for kind in (hvd.callbacks.BroadcastGlobalVariablesCallback, hvd.callbacks.CheckRanksEqual):
+            arguments = () if kind is hvd.callbacks.CheckRanksEqual else (0,)
+            with raises(TypeError, "local_variables takes variables, not"):
+                kind(*arguments, local_variables=wrong)
     report()
