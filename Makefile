@@ -3,6 +3,7 @@
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
+# make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
 # make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
@@ -48,7 +49,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
+.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-containers soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers docs clean distclean
 
 train: build
@@ -71,6 +72,9 @@ test-between: build $(VENVS_BETWEEN:=/.ready)
 
 test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 	$(BIN)/python -m pytest tests/hosts/sagemaker_toolkit.py
+
+test-containers: $(VENV)/.ready
+	$(BIN)/python -m pytest tests/hosts/containers.py
 
 soak: soak-schedules soak-programs
 

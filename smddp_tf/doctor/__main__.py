@@ -114,7 +114,7 @@ def _alone(options, environment: Mapping[str, str]) -> dict:
     """The report of a process that no launcher started."""
     versions, findings = _software(options.quick)
     launcher, problems = software.find_mpi(environment.get("PATH"))
-    findings += problems
+    findings += problems + machine.check_temporary(environment)
     job = None
     if launcher is not None and options.np:
         job, found = _small_job(options, launcher, environment)

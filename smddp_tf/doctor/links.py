@@ -20,7 +20,8 @@ def transport(one: Mapping, other: Mapping) -> tuple:
         problem = one["reads_peers"] or other["reads_peers"]
         if not problem:
             return f"{SHARED}, large copies straight from the peer", "", ""
-        remedy = "in a container allow process_vm_readv (--cap-add SYS_PTRACE), or leave it"
+        remedy = "in a container allow process_vm_readv (a newer engine, --cap-add SYS_PTRACE or a "
+        remedy += "seccomp profile of your own), or leave it"
         return SHARED, f"large copies take two steps: {problem}", remedy
     if one["boot"] != other["boot"]:
         return _between_machines(one, other)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import shutil
 import socket
+import tempfile
 from collections.abc import Mapping
 
 from smddp_tf.doctor import session
@@ -13,8 +15,10 @@ from smddp_tf.doctor.findings import NOTE, WARNING, Finding
 from smddp_tf.launch import machine
 
 _SHM = "/dev/shm"
-# Open MPI keeps some MiB there for each rank, and NCCL for each pair of GPUs.
-SMALL_SHM = 64 << 20
+# Open MPI 5 makes a (mostly empty) file of 16 MiB for each rank, if so much is free.
+SMALL_SHM = 16 << 20
+# NCCL has buffers there for each pair of GPUs.
+SMALL_SHM_FOR_GPUS = 64 << 20
 
 
 def _text(path: str) -> str:
@@ -47,6 +51,16 @@ def _quota() -> float:
     return int(limit) / int(period) if limit.isdigit() and period.isdigit() else 0.0
 
 
+def _group_cores() -> int:
+    """The cores that the control group of this process, or container, may use; 0: not known."""
+    for path in ("cpuset.cpus.effective", "cpuset/cpuset.effective_cpus"):
+        found = _text(f"/sys/fs/cgroup/{path}")
+        if re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", found):
+            ends = [part.partition("-") for part in found.split(",")]
+            return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+    return 0
+
+
 def facts(environment: Mapping[str, str]) -> dict:
     """What the checks need to know; also part of the report."""
     try:
@@ -66,6 +80,8 @@ def facts(environment: Mapping[str, str]) -> dict:
         "sockets": machine.cores_and_sockets(os.sched_getaffinity(0))[1],
         "may_bind": machine.may_bind_memory(),
         "cpu_quota": _quota(),
+        "group_cores": _group_cores(),
+        "gpus": os.path.exists("/dev/nvidiactl"),
         "shm_bytes": shm.total if shm else 0,
         "shm_free_bytes": shm.free if shm else 0,
         "interfaces": _interfaces(),
@@ -77,6 +93,19 @@ def facts(environment: Mapping[str, str]) -> dict:
     }
 
 
+def check_temporary(environment: Mapping[str, str]) -> list:
+    """Findings about the folder in which mpirun keeps its files."""
+    named = [environment.get(name, "") for name in ("TMPDIR", "TEMP", "TMP")]
+    folder = next(filter(None, named), "/tmp")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return []
+    except OSError as error:
+        what = f"no file can be made in {folder}, where mpirun keeps its own: {error.strerror}"
+        remedy = "docker run --tmpfs /tmp, or name a folder by TMPDIR"
+        return [Finding(WARNING, what, remedy)]
+
+
 def check(found: dict, local_size: int) -> list:
     """Findings about facts() of a rank.
 
@@ -86,7 +115,10 @@ def check(found: dict, local_size: int) -> list:
     """
     findings = []
     usable, cores = len(found["usable_cores"]), found["cores"]
-    if usable == 1 and cores > 1:
+    if usable == 1 and found["group_cores"] == 1 and cores > 1:
+        what = f"the container, or control group, has one of {cores} cores"
+        findings.append(Finding(WARNING, what, "docker run --cpuset-cpus names more"))
+    elif usable == 1 and cores > 1:
         findings.append(
             Finding(
                 WARNING,
@@ -128,7 +160,8 @@ def _check_shm(found: dict, local_size: int) -> list:
     remedy = "docker run --shm-size=1g, or a larger tmpfs"
     if total == 0:
         return [Finding(WARNING, "no /dev/shm, which MPI and NCCL use", remedy)]
-    if free >= SMALL_SHM:
+    user, need = ("NCCL", SMALL_SHM_FOR_GPUS) if found["gpus"] else ("Open MPI", SMALL_SHM)
+    if free >= need or (found["gpus"] and local_size < 2 and free >= SMALL_SHM):
         return []
     what = f"/dev/shm has {free >> 20} of {total >> 20} MiB free"
-    return [Finding(WARNING, f"{what}, too little for MPI or NCCL of {local_size} ranks", remedy)]
+    return [Finding(WARNING, f"{what}, too little for {user} of {local_size} ranks", remedy)]

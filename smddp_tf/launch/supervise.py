@@ -21,6 +21,8 @@ from smddp_tf.launch.tracebacks import Tracebacks
 
 GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
 ORPHAN_SECONDS = 5  # for ranks whose launcher was killed to end after SIGTERM
+LOST_HOST = "the launcher lost a host and ended the job, although its own exit code is 0"
+_DRAIN_SECONDS = 5
 # Warnings before a time limit, as of Slurm, say: for scripts that want to save.
 _FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _LIBC = ctypes.CDLL(None)
@@ -41,17 +43,40 @@ def say(text: str) -> None:
     print(f"smddprun: {text}", file=sys.stderr, flush=True)
 
 
-def _pump(source, tracebacks: Tracebacks) -> None:
-    """Copies the launcher's stderr to ours as it comes."""
-    with source:
-        while piece := os.read(source.fileno(), 65536):
-            tracebacks.feed(piece)
-            view = memoryview(piece)
-            while view:
-                try:
-                    view = view[os.write(2, view) :]
-                except BlockingIOError:  # whoever shares our stderr made it so
-                    select.select([], [2], [])
+class _Pump(threading.Thread):
+    """Copies one of the launcher's streams to ours as it comes."""
+
+    def __init__(self, source, to: int, tagged: bool) -> None:
+        super().__init__(daemon=True)
+        self.heard = Tracebacks(tagged)
+        self._source, self._to, self._writing = source, to, False
+        self.start()
+
+    def run(self) -> None:
+        """Until the stream ends, or nobody reads ours."""
+        with self._source, contextlib.suppress(BrokenPipeError):
+            while piece := os.read(self._source.fileno(), 65536):
+                self.heard.feed(piece)
+                self._writing = True
+                self._write(piece)
+                self._writing = False
+
+    def _write(self, piece: bytes) -> None:
+        view = memoryview(piece)
+        while view:
+            try:
+                view = view[os.write(self._to, view) :]
+            except BlockingIOError:  # whoever shares our stream made it so
+                select.select([], [self._to], [])
+
+    def finish(self) -> None:
+        """After the launcher's end: waits for a slow reader of ours.
+
+        What the launcher left running may hold its stream, and is not waited for.
+        """
+        deadline = time.monotonic() + _DRAIN_SECONDS
+        while self.is_alive() and (self._writing or time.monotonic() < deadline):
+            self.join(0.1)
 
 
 def _reap_others(own: int) -> None:
@@ -160,20 +185,28 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
         process = subprocess.Popen(
             command,
             env=dict(environment),
+            # With other hosts, since mpirun may say there that it lost one.
+            stdout=subprocess.PIPE if environment.get("SMDDP_LAUNCH_HOSTS") else None,
             stderr=subprocess.PIPE,
             preexec_fn=in_launcher,
         )
-        tracebacks = Tracebacks(tagged)
-        pump = threading.Thread(target=_pump, args=(process.stderr, tracebacks), daemon=True)
-        pump.start()
+        streams = [(process.stderr, 2), (process.stdout, 1)]
+        pumps = [_Pump(stream, to, tagged) for stream, to in streams if stream is not None]
         interrupted = _wait(process, watched)
         if process.returncode != 0 or interrupted:
             _end_orphans(others)
-        pump.join(timeout=5)  # what the launcher left running may hold the pipe
+        for pump in pumps:
+            pump.finish()
+        lost = process.returncode == 0 and any(pump.heard.lost_host for pump in pumps)
+        if lost:
+            _end_orphans(others)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    code = process.returncode
-    return Outcome(code if code >= 0 else 128 - code, interrupted, tracebacks.cause())
+    code, cause = process.returncode, pumps[0].heard.cause()
+    if lost:
+        # Seen with mpirun of Open MPI 5.0.11: it ends what is left of the job, and its code is 0.
+        code, cause = 1, cause or LOST_HOST
+    return Outcome(code if code >= 0 else 128 - code, interrupted, cause)
 
 
 def run_with_restarts(

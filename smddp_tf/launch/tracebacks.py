@@ -1,4 +1,4 @@
-"""Finds the Python traceback that ended a job in the ranks' output. Pure."""
+"""What a job's output says about its end: a rank's traceback, a host that was lost. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ _INNER = re.compile(_TIME + rb"\[\d+,\d+\]<std(?:err|out)>:")
 _FIRST = b"Traceback (most recent call last):"
 # What Open MPI says about the rank that it blames.
 _BLAMED = re.compile(rb"Process name: \[\S+?,(\d+)\]")
+# What Open MPI's launchers say when a host has gone with all that ran there.
+_LOST = re.compile(
+    rb"(?:PRTE|ORTE) has lost communication with a remote daemon|A daemon failed to report back"
+)
 _LONGEST = 400  # lines
 _MESSAGE = 200  # lines of an error's own text after the first
 _WIDEST = 1 << 16  # bytes of a line's beginning, and of its end; a progress bar never ends its line
 
 
 class Tracebacks:
-    """Takes a job's stderr in pieces, and keeps the last traceback of each rank."""
+    """Takes a stream of a job's output in pieces, and keeps the last traceback of each rank.
+
+    Attributes:
+      lost_host: whether the launcher said that it lost a host, and so ended the job.
+    """
 
     def __init__(self, tagged: bool) -> None:
         """tagged: the launcher puts the rank before each line."""
+        self.lost_host = False
         self._tagged = tagged
         self._rest = b""
         self._open: dict = {}  # rank -> (indentation, lines) of a traceback that goes on
@@ -45,10 +54,13 @@ class Tracebacks:
         rank = None
         if self._tagged:
             tag = _TAG.match(line)
-            if tag is None:
+            if tag is None:  # the launcher's own
+                self.lost_host = self.lost_host or _LOST.match(line) is not None
                 return
             rank, line = int(tag[1] or tag[2]), _INNER.sub(b"", line[tag.end() :])
             line = line.replace(b"[%d] " % rank, b"")
+        elif _LOST.match(line):
+            self.lost_host = True
         if line.rstrip().endswith(_FIRST):
             before = line.partition(_FIRST)[0]
             # Indented more than by the tag it is of a group of exceptions. It may follow a progress

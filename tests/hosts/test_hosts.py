@@ -1,10 +1,13 @@
 """Jobs on several hosts: real networks, host names, processes and /dev/shm of their own."""
 
 import json
+import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -81,6 +84,31 @@ def test_a_killed_rank(ranks, launcher, tmp_path):
         assert "allreduce 'sum" in said, said
         if at.exists():
             assert float(at.read_text()) - killed < 2, said
+
+
+def test_a_lost_host(tmp_path):
+    """All its processes end at once, as of a pod that is deleted: smddprun fails.
+
+    mpirun of Open MPI 5.0.11 ends the job and returns 0, so schedulers would take it as done.
+    """
+    program = [sys.executable, HERE / "body_killed.py", -1, tmp_path]
+
+    def lose(hosts):
+        deadline = time.monotonic() + 40
+        while len(list(tmp_path.glob("messages*"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)  # for sums to be under way
+        os.kill(hosts.pids()[1], signal.SIGKILL)
+
+    with Hosts(2) as hosts:
+        loser = threading.Thread(target=lose, args=[hosts])
+        loser.start()
+        begin = time.monotonic()
+        with pytest.raises(HostsError, match="exit 1\n") as ended:
+            hosts.smddprun([1, 1], program, timeout=60)
+        loser.join()
+    assert time.monotonic() - begin < 25  # the job would go on for 30 s
+    assert "smddprun: the job failed with exit code" in str(ended.value)
 
 
 def cut(hosts, how):

@@ -147,6 +147,21 @@ def test_doctor_under_mpirun():
     assert report["mpi"] != "none"
 
 
+def test_advice_where_mpirun_is_process_1():
+    """As in `docker run image mpirun ...`: a rank on one of two cores is told so."""
+    if os.cpu_count() < 2:
+        pytest.skip("one core")
+    inside = ["unshare", "--pid", "--fork", "--mount-proc"]
+    tried = subprocess.run([*inside, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"unshare --pid: {tried.stderr.strip()}")
+    mpirun = pathlib.Path(sys.executable).with_name("mpirun")
+    words = [mpirun, "-np", 1, "--bind-to", "core", sys.executable, "-c"]
+    code, output = run([*inside, *words, "import smddp_tf; smddp_tf.init()"])
+    assert code == 0, output
+    assert "mpirun bound this rank to 1 of its" in output
+
+
 def why_no_mount() -> str:
     """Why a process cannot have a /dev/shm of its own; "" if it can."""
     command = ["unshare", "-m", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"]

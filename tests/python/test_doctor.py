@@ -24,6 +24,8 @@ SOUND = {
     "sockets": 1,
     "may_bind": True,
     "cpu_quota": 0.0,
+    "group_cores": 8,
+    "gpus": False,
     "shm_bytes": 1 << 30,
     "shm_free_bytes": 1 << 30,
     "interfaces": [LO, ETH0],
@@ -56,7 +58,13 @@ def test_this_machine():
     [
         ({}, 8, None, ""),
         ({"usable_cores": [3]}, 2, WARNING, "bound to one of 8 cores"),
-        ({"usable_cores": [0], "cores": 1}, 1, None, ""),
+        (
+            {"usable_cores": [3], "group_cores": 1},
+            2,
+            WARNING,
+            "the container, or control group, has",
+        ),
+        ({"usable_cores": [0], "cores": 1, "group_cores": 1}, 1, None, ""),
         ({}, 9, NOTE, "9 ranks share 8 cores"),
         ({"cpu_quota": 2.5}, 1, WARNING, "a quota of 2.5 CPUs, while TensorFlow sees 8 cores"),
         ({"cpu_quota": 8.0}, 1, None, ""),
@@ -64,8 +72,10 @@ def test_this_machine():
         ({"sockets": 2}, 3, None, ""),
         ({"sockets": 2}, 1, None, ""),
         ({"shm_bytes": 0, "shm_free_bytes": 0}, 1, WARNING, "no /dev/shm"),
-        ({"shm_free_bytes": 63 << 20}, 4, WARNING, "/dev/shm has 63 of 1024 MiB free"),
-        ({"shm_free_bytes": 64 << 20}, 4, None, ""),
+        ({"shm_free_bytes": 15 << 20}, 4, WARNING, "/dev/shm has 15 of 1024 MiB free"),
+        ({"shm_free_bytes": 62 << 20}, 4, None, ""),
+        ({"shm_free_bytes": 62 << 20, "gpus": True}, 1, None, ""),
+        ({"shm_free_bytes": 62 << 20, "gpus": True}, 4, WARNING, "too little for NCCL of 4 ranks"),
     ],
 )
 def test_machines(change, ranks, level, said):
@@ -75,6 +85,14 @@ def test_machines(change, ranks, level, said):
     for finding in findings:
         assert said in finding.what
         assert finding.remedy
+
+
+def test_no_folder_for_temporary_files(tmp_path):
+    """As in a container whose root is read-only."""
+    assert machine.check_temporary({"TMPDIR": str(tmp_path)}) == []
+    (finding,) = machine.check_temporary({"TMPDIR": str(tmp_path / "none"), "TMP": str(tmp_path)})
+    assert f"no file can be made in {tmp_path}/none" in finding.what
+    assert "TMPDIR" in finding.remedy
 
 
 @pytest.mark.parametrize(

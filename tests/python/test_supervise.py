@@ -94,6 +94,53 @@ def test_tags_of_mpich_inside_of_lines():
     assert found.cause().split("\n", 1)[1] == TRACEBACK.format(rank=1).rstrip()
 
 
+LOST = b"PRTE has lost communication with a remote daemon."
+
+
+@pytest.mark.parametrize(
+    ("tagged", "line", "lost"),
+    [
+        (True, LOST, True),
+        (True, b"ORTE" + LOST[4:], True),
+        (True, b"A daemon failed to report back after being spawned. This could", True),
+        (True, b"[1,0]<stderr>: " + LOST, False),  # a rank prints that
+        (False, LOST, True),
+        (False, b"I wonder whether " + LOST, False),
+    ],
+)
+def test_a_lost_host_is_noticed(tagged, line, lost):
+    """In the launcher's own lines."""
+    found = Tracebacks(tagged)
+    found.feed(b"----\n" + line[:9])
+    found.feed(line[9:] + b"\n\n  HNP daemon")
+    assert found.lost_host == lost
+
+
+def test_a_job_that_lost_a_host_has_failed(capfd):
+    """Although the launcher returns 0."""
+    script = f"echo '{LOST.decode()}' >&2"
+    ended = supervise.run(["sh", "-c", script], os.environ, False)
+    assert (ended.code, ended.cause) == (1, supervise.LOST_HOST)
+    assert LOST.decode() in capfd.readouterr().err
+    ended = supervise.run(["sh", "-c", f"{script}; exit 7"], os.environ, False)
+    assert (ended.code, ended.cause) == (7, "")
+
+
+def test_what_a_job_of_several_hosts_prints_arrives(tmp_path):
+    """Whole and in order, although its reader is slow; a loss on stdout is a failure too."""
+    script = f"seq 1 40000; echo '{LOST.decode()}'"
+    program = f"""import os
+from smddp_tf.launch import supervise
+told = {{**os.environ, "SMDDP_LAUNCH_HOSTS": "a:1"}}
+raise SystemExit(40 + supervise.run(["sh", "-c", {script!r}], told, False).code)"""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        time.sleep(6)  # the launcher has ended long since
+        said = process.stdout.read().decode().splitlines()
+    assert said == [*map(str, range(1, 40001)), LOST.decode()]
+    assert process.returncode == 41
+
+
 def test_tracebacks_without_tags():
     """The first; and none where there is none."""
     found = Tracebacks(False)

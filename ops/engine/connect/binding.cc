@@ -27,10 +27,10 @@ bool IsLauncher(const std::string& name) {
   return false;
 }
 
-// The launcher among this process's ancestors; 0: none.
+// The launcher among this process's ancestors; 0: none. In a container it may be process 1.
 int FindLauncher() {
   int pid = ::getppid();
-  for (int i = 0; i < kMaxAncestors && pid > 1; ++i) {
+  for (int i = 0; i < kMaxAncestors && pid > 0; ++i) {
     // "pid (name) state parent ..."
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     std::string text;

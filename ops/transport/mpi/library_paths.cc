@@ -27,10 +27,11 @@ void AddInstallation(const std::string& program, Directories* directories) {
   directories->push_back(prefix + "/lib64");
 }
 
-// The launcher is an ancestor of this process on its host, or has a daemon that is.
+// The launcher is an ancestor of this process on its host, in a container perhaps process 1, or has
+// a daemon that is.
 void AddAncestors(Directories* directories) {
   pid_t pid = ::getppid();
-  for (int level = 0; level < 6 && pid > 1; ++level) {
+  for (int level = 0; level < 6 && pid > 0; ++level) {
     std::string proc = "/proc/" + std::to_string(pid);
     char exe[PATH_MAX];
     ssize_t n = ::readlink((proc + "/exe").c_str(), exe, sizeof exe - 1);
