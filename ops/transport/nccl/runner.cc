@@ -73,6 +73,7 @@ void NcclRunner::Run(const Done& connected) {
   CudaDevice::Current current(device_);
   Status failure = current.status();
   if (failure.ok()) failure = device_->NewStream(&stream_);
+  if (failure.ok() && packer_ != nullptr) packer_->TakeHostTables();
   if (failure.ok()) failure = Connect();
   if (failure.ok()) failure = Register();
   connected(failure);
