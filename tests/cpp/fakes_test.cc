@@ -228,6 +228,26 @@ TEST(TheFakeNcclDoesNothingOfAGroupWithABadCall) {
   }
 }
 
+TEST(TheFakeNcclKeepsAGroupUntilTheNextCall) {
+  auto library = Library();
+  DeviceMemory memory(64);
+  void *stream = StreamOf(0), *at = memory.address();
+  for (bool keeps : {true, false}) {
+    Setting of("FAKE_NCCL_VERSION", keeps ? "22304" : "22705");
+    Comm one(library, NewId(*library), 0, 1, 0);
+    EXPECT_EQ(one.Settled(), kNcclSuccess);
+    EXPECT_EQ(library->GroupStart(), kNcclSuccess);
+    EXPECT_EQ(library->GroupEnd(), kNcclSuccess);
+    EXPECT_EQ(library->GroupStart(), kNcclSuccess);
+    EXPECT_EQ(library->AllReduce(at, at, 4, kNcclFloat32, kNcclSum, one.comm, stream),
+              kNcclSuccess);
+    EXPECT_EQ(library->GroupEnd(), kNcclInProgress);
+    EXPECT_EQ(one.Settled(), kNcclSuccess);
+    EXPECT_EQ(library->GroupStart(), kNcclSuccess);
+    EXPECT_EQ(library->GroupEnd() == kNcclSuccess, !keeps);
+  }
+}
+
 TEST(TheFakeNcclTakesNoCallWhileItIsAtWork) {
   auto library = Library();
   for (const char* version : {"22707", "23203"}) {

@@ -214,6 +214,9 @@ TEST(ADeathEndsAllThatAreEnqueued) {
 TEST(AnErrorOfNcclEndsAllThatAreEnqueued) {
   Setting bad("FAKE_NCCL_FAIL", "1");
   for (int nodes : {1, 3}) {
+    // The second time, whatever takes memory waits for the kernels, of which those of the other
+    // ranks wait for rank 1.
+    Setting waits("FAKE_CUDA_WAITS", nodes == 1 ? "0" : "1");
     auto outcomes = FailBuckets(3, nodes, 20, {});
     ExpectAll(outcomes, "rank 1 failed in gradient bucket 0 of 'tape'");
     ExpectAll(outcomes, "unhandled system error");

@@ -3,7 +3,8 @@
 // real one, calls of a non-blocking communicator take effect late, nothing may be called meanwhile,
 // and a kernel waits for its peers for ever unless its communicator is aborted, which waits for the
 // kernels; no two ranks may have one GPU, a group with a bad call does nothing, and streams are the
-// communicator's GPU's.
+// communicator's GPU's. Versions 2.19 to 2.26 launch a thread's last group again if an empty one
+// ends before a call with the communicator, and crash.
 //
 // FAKE_NCCL_VERSION=N       the version that it has
 // FAKE_NCCL_DELAY=N         what is done in the background takes up to N microseconds longer
@@ -83,6 +84,7 @@ struct Kernel {
 thread_local int depth = 0;
 thread_local int group_error = kSuccess;
 thread_local std::vector<Enqueued> group;
+thread_local bool kept = false;  // the last group, until a call with its communicator
 
 bool SharesItsGpu(const Comm& comm) {
   for (int r = 0; r < comm.size; ++r) {
@@ -205,6 +207,7 @@ EXPORT int ncclCommGetAsyncError(void* handle, int* error) {
 EXPORT int ncclCommFinalize(void* handle) {
   Handle comm = Find(handle);
   if (comm == nullptr || comm->state != kSuccess) return kInvalidArgument;
+  kept = false;
   comm->state = kInProgress;
   smddp::RunDetached([comm] {
     Dawdle();
@@ -227,6 +230,7 @@ EXPORT int ncclCommAbort(void* handle) {
   Count("ncclCommAbort");
   Handle comm = Find(handle);
   if (comm == nullptr) return kInvalidArgument;
+  kept = false;
   comm->aborted = true;
   while (comm->kernels > 0) usleep(kPoll);
   ForgetRegistered(comm.get());
@@ -239,6 +243,7 @@ EXPORT int ncclCommAbort(void* handle) {
 EXPORT int ncclRedOpCreatePreMulSum(int* op, void* scalar, int dtype, int residence, void* handle) {
   Handle comm = Find(handle);
   if (comm == nullptr || residence != 1 || comm->state != kSuccess) return kInvalidArgument;
+  kept = false;
   double value = 0;
   WithDType(dtype, [&](auto kind) {
     std::memcpy(&kind, scalar, sizeof kind);
@@ -299,6 +304,7 @@ int TryToEnqueue(const char* function, Call call, void* stream) {
   }
   WithDType(call.dtype, [&](auto value) { Locate(&call, sizeof value); });
   Count(function);
+  kept = false;
   group.push_back({new Call(std::move(call)), stream});
   return kSuccess;
 }
@@ -361,7 +367,8 @@ EXPORT int ncclGroupEnd() {
     for (const Enqueued& one : calls) delete one.call;
     return error;
   }
-  if (calls.empty()) return kSuccess;
+  if (calls.empty()) return kept ? kInternalError : kSuccess;
+  kept = Version() >= 21900 && Version() < 22700;
   Handle comm = calls[0].call->comm;
   std::vector<Kernel> kernels;
   auto exchange = std::make_unique<Exchange>(Exchange{comm, {}});

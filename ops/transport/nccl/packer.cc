@@ -98,6 +98,19 @@ Status Packer::Reserve(const DeviceCollective& reduction) {
   return Take(reduction, LayOut(reduction), &ignored);
 }
 
+void Packer::TakeHostTables() {
+  constexpr size_t kTables = 18;  // of two channels that each have eight ahead of one
+  constexpr size_t kBytes = 64 << 10;
+  void* made = nullptr;
+  if (!device_->AllocateHost(kTables * kBytes, &made).ok()) return;
+  std::shared_ptr<char> all(static_cast<char*>(made),
+                            [device = device_](char* old) { device->FreeHost(old); });
+  for (size_t i = 0; i < kTables; ++i) {
+    host_tables_.emplace_back(std::shared_ptr<char>(all.get() + i * kBytes, [all](char*) {}),
+                              kBytes);
+  }
+}
+
 Status Packer::HostTable(size_t bytes, std::shared_ptr<char>* table) {
   for (const auto& [memory, size] : host_tables_) {
     if (memory.use_count() > 1 || size < bytes) continue;

@@ -62,6 +62,10 @@ class Packer {
   // Whether to pack, where it can be done; what is not reduced is not packed.
   static bool Pays(const DeviceCollective& reduction);
 
+  // Takes pinned memory for the tables of what is under way at a time, before anything is. To take
+  // some later may wait for the GPU, and so for a peer that has died, on the thread that would have
+  // to abort. Where there is none, it is taken when it is needed.
+  void TakeHostTables();
   // Takes the memory that Reduce() needs. Any thread may call it.
   Status Reserve(const DeviceCollective& reduction);
   // Enqueues the reduction in `stream`. *table is host memory that must live until it has ended.

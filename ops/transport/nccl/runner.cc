@@ -73,6 +73,7 @@ void NcclRunner::Run(const Done& connected) {
   CudaDevice::Current current(device_);
   Status failure = current.status();
   if (failure.ok()) failure = device_->NewStream(&stream_);
+  if (failure.ok() && packer_ != nullptr) packer_->TakeHostTables();
   if (failure.ok()) failure = Connect();
   if (failure.ok()) failure = Register();
   connected(failure);
@@ -177,15 +178,19 @@ DeviceGroupStats NcclRunner::stats() const {
   return stats;
 }
 
-// Runs call(i) for each i < count, in groups of calls that NCCL takes together. The ranks need the
-// same count.
-Status NcclRunner::InGroups(const char* function, size_t count, const Call& call) {
+// Runs call(i) for each i < count that has(i), in groups of calls that NCCL takes together. The
+// ranks need the same count. There are no groups without calls: NCCL 2.19 to 2.26 keep a group that
+// was launched in the background until the thread's next call with a communicator, and to end an
+// empty one before would launch it again.
+Status NcclRunner::InGroups(const char* function, size_t count, const Has& has, const Call& call) {
   for (size_t i = 0; i < count;) {
+    size_t end = std::min(count, i + kMostInGroup);
+    while (i < end && !has(i)) ++i;
+    if (i == end) continue;
     NcclResult result = library_->GroupStart();
     if (result != kNcclSuccess) return library_->Failure("ncclGroupStart", result, comm_);
-    size_t end = std::min(count, i + kMostInGroup);
     for (; i < end && result == kNcclSuccess; ++i) {
-      result = call(i);
+      if (has(i)) result = call(i);
       if (result == kNcclInProgress) result = kNcclSuccess;  // that is for the end of the group
     }
     NcclResult ended = library_->GroupEnd();

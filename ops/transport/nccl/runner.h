@@ -54,6 +54,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     std::shared_ptr<char> table;  // of the packer; null: not packed
   };
 
+  using Has = std::function<bool(size_t i)>;
   using Call = std::function<NcclResult(size_t i)>;
 
   bool End(bool* flag, double seconds);
@@ -62,7 +63,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   Status Connect();
   Status Register();
   Status Enqueue(Job* job);
-  Status InGroups(const char* function, size_t count, const Call& call);
+  Status InGroups(const char* function, size_t count, const Has& has, const Call& call);
   Status Settle(const char* function, NcclResult result, double seconds);
   Status AsyncError();
   Status PollRunning(bool* moved);

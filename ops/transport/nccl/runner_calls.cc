@@ -41,12 +41,21 @@ int OpOf(DeviceCollective::Op op) {
   }
 }
 
+bool Always(size_t) { return true; }
+
+// Where each part begins, and where the last one ends.
+std::vector<size_t> Starts(const size_t* parts, size_t count) {
+  std::vector<size_t> starts(count + 1);
+  std::partial_sum(parts, parts + count, starts.begin() + 1);
+  return starts;
+}
+
 }  // namespace
 
 Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op) {
-  return InGroups("ncclAllReduce", spans.size(), [&](size_t i) {
+  auto has = [&](size_t i) { return spans[i].count > 0; };
+  return InGroups("ncclAllReduce", spans.size(), has, [&](size_t i) {
     const Span& span = spans[i];
-    if (span.count == 0) return kNcclSuccess;
     return library_->AllReduce(span.in, span.out, span.count, DTypeOf(dtype), op, comm_, stream_);
   });
 }
@@ -56,18 +65,18 @@ Status NcclRunner::AllReduce(const std::vector<Span>& spans, DType dtype, int op
 Status NcclRunner::ReduceScatter(const DeviceCollective& collective, int op) {
   size_t ranks = static_cast<size_t>(membership_.size), element = Info(collective.dtype).size;
   int dtype = DTypeOf(collective.dtype);
-  const char* at = nullptr;  // the part of rank r
-  return InGroups("ncclReduceScatter", collective.spans.size() * ranks, [&](size_t i) {
+  auto equal = [&](size_t i) {
+    return collective.spans[i / ranks].count == ranks * collective.parts[i - i % ranks];
+  };
+  auto has = [&](size_t i) { return collective.parts[i] > 0 && (i % ranks == 0 || !equal(i)); };
+  return InGroups("ncclReduceScatter", collective.spans.size() * ranks, has, [&](size_t i) {
     size_t r = i % ranks;
     const Span& span = collective.spans[i / ranks];
     const size_t* parts = &collective.parts[i - r];
-    if (span.count == ranks * parts[0]) {
-      if (r > 0 || span.count == 0) return kNcclSuccess;
+    if (equal(i)) {
       return library_->ReduceScatter(span.in, span.out, parts[0], dtype, op, comm_, stream_);
     }
-    const char* in = r == 0 ? span.in : at;
-    at = in + parts[r] * element;
-    if (parts[r] == 0) return kNcclSuccess;
+    const char* in = span.in + std::accumulate(parts, parts + r, size_t{0}) * element;
     return library_->Reduce(in, span.out, parts[r], dtype, op, static_cast<int>(r), comm_, stream_);
   });
 }
@@ -79,9 +88,9 @@ Status NcclRunner::Reduce(const DeviceCollective& collective, int op) {
 }
 
 Status NcclRunner::Broadcast(const DeviceCollective& collective) {
-  return InGroups("ncclBroadcast", collective.spans.size(), [&](size_t i) {
+  auto has = [&](size_t i) { return collective.spans[i].count > 0; };
+  return InGroups("ncclBroadcast", collective.spans.size(), has, [&](size_t i) {
     const Span& span = collective.spans[i];
-    if (span.count == 0) return kNcclSuccess;
     return library_->Broadcast(span.in, span.out, span.count, kNcclUint8, collective.root, comm_,
                                stream_);
   });
@@ -95,15 +104,14 @@ Status NcclRunner::Allgather(const DeviceCollective& collective) {
   const std::vector<size_t>& parts = collective.parts;
   auto differs = [&](size_t bytes) { return bytes != parts[0]; };
   if (std::none_of(parts.begin(), parts.end(), differs)) {
-    return InGroups("ncclAllGather", 1, [&](size_t) {
+    return InGroups("ncclAllGather", 1, Always, [&](size_t) {
       return library_->AllGather(own.in, own.out, parts[0], kNcclUint8, comm_, stream_);
     });
   }
-  char* to = own.out;
-  return InGroups("ncclBroadcast", parts.size(), [&](size_t r) {
-    char* out = to;
-    to += parts[r];
-    if (parts[r] == 0) return kNcclSuccess;
+  std::vector<size_t> starts = Starts(parts.data(), parts.size());
+  auto has = [&](size_t r) { return parts[r] > 0; };
+  return InGroups("ncclBroadcast", parts.size(), has, [&](size_t r) {
+    char* out = own.out + starts[r];
     int root = static_cast<int>(r);
     const char* in = root == membership_.rank ? own.in : out;
     return library_->Broadcast(in, out, parts[r], kNcclUint8, root, comm_, stream_);
@@ -117,12 +125,13 @@ Status NcclRunner::Alltoall(const DeviceCollective& collective) {
   size_t ranks = static_cast<size_t>(membership_.size);
   size_t self = static_cast<size_t>(membership_.rank);
   const size_t *sent = collective.parts.data(), *received = sent + ranks;
-  std::vector<size_t> sent_at(ranks + 1), received_at(ranks + 1);
-  std::partial_sum(sent, sent + ranks, sent_at.begin() + 1);
-  std::partial_sum(received, received + ranks, received_at.begin() + 1);
+  std::vector<size_t> sent_at = Starts(sent, ranks), received_at = Starts(received, ranks);
   const Span& span = collective.spans[0];
-  return InGroups("ncclSend and ncclRecv", ranks, [&](size_t step) {
-    size_t to = (self + step) % ranks, from = (self + ranks - step) % ranks;
+  auto receiver = [&](size_t step) { return (self + step) % ranks; };
+  auto sender = [&](size_t step) { return (self + ranks - step) % ranks; };
+  auto has = [&](size_t step) { return sent[receiver(step)] > 0 || received[sender(step)] > 0; };
+  return InGroups("ncclSend and ncclRecv", ranks, has, [&](size_t step) {
+    size_t to = receiver(step), from = sender(step);
     NcclResult result = kNcclSuccess;
     if (sent[to] > 0) {
       result = library_->Send(span.in + sent_at[to], sent[to], kNcclUint8, static_cast<int>(to),
@@ -176,13 +185,13 @@ Status NcclRunner::EnqueuePacked(Job* job) {
     return wire + static_cast<size_t>(membership_.rank) * count * Info(dtype).size;
   };
   auto scatter = [&](char* wire, size_t count, DType dtype) {
-    return InGroups("ncclReduceScatter", 1, [&](size_t) {
+    return InGroups("ncclReduceScatter", 1, Always, [&](size_t) {
       return library_->ReduceScatter(wire, own(wire, count, dtype), count, DTypeOf(dtype), op,
                                      comm_, stream_);
     });
   };
   auto gather = [&](char* wire, size_t count, DType dtype) {
-    return InGroups("ncclAllGather", 1, [&](size_t) {
+    return InGroups("ncclAllGather", 1, Always, [&](size_t) {
       return library_->AllGather(own(wire, count, dtype), wire, count * Info(dtype).size,
                                  kNcclUint8, comm_, stream_);
     });
