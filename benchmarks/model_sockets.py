@@ -4,7 +4,7 @@
 
 It compares the two algorithms of ops/collective/host/: `shm`, in which every rank reads from all
 others, and `sockets`, which reduces on each socket first. Costs of writing and reading are what two
-ranks measured of each other on one socket and on two (docs/performance.md, "By distance"; also in
+ranks measured of each other on one socket and on two (docs/measurements.md, "By distance"; also in
 tests/cpp/staging_test.cc): nanoseconds per KiB for one core while others are idle. What all cores
 together get from the link between the sockets and from each socket's memory was not measured: the
 defaults are usual figures of servers. A reader finds a counter's line after half a ping-pong; of

@@ -10,11 +10,11 @@ namespace smddp {
 
 struct Selector {
   // Payloads up to this take the one-hop allreduce: of two ranks, which else hand results back, and
-  // of more. Both were measured on 2 ranks, the second against `shm`; see docs/performance.md.
+  // of more. Both were measured on 2 ranks, the second against `shm`; see docs/measurements.md.
   size_t oneshot_bytes_of_two = 1 << 10;
   size_t oneshot_bytes = 16 << 10;
   // From this size on, allreduces go socket by socket where at most this share then crosses between
-  // sockets of what would without. By a model of costs; see docs/performance.md. A virtual machine
+  // sockets of what would without. By a model of costs; see docs/measurements.md. A virtual machine
   // may make up its sockets, and there the steps that are added cost up to 1.3 times.
   size_t sockets_bytes = 64 << 10;
   double sockets_share = 0.25;
