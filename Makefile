@@ -68,7 +68,7 @@ test-tf-keras: build
 
 test-between: build $(VENVS_BETWEEN:=/.ready)
 	SMDDP_TEST_TENSORFLOWS="$(BETWEEN)" $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,$(addsuffix .py, \
-	  collectives exchange tape order jit handover gpu_stream))
+	  collectives exchange tape order jit handover gradients_in_loops gpu_stream))
 
 test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 	$(BIN)/python -m pytest tests/hosts/sagemaker_toolkit.py
