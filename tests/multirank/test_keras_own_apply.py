@@ -15,6 +15,11 @@ def test_in_a_loop(keras_job):
     keras_job(keras_own_apply.by_hand, 2).check(2)
 
 
+def test_accumulating(job):
+    """On Keras 3, where only apply() knows when an update is due."""
+    job(keras_own_apply.accumulating, 2).check(2)
+
+
 def test_schedules_are_compared(keras_job):
     """By what they hold, not by where that lies in memory; also one without get_config()."""
     keras_job(keras_own_apply.schedules, 2).check(2)

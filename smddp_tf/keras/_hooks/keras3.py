@@ -30,7 +30,10 @@ def _accumulates(optimizer) -> bool:
 
 
 class _Apply(Hook):
+    calls = 0
+
     def __call__(self, grads, trainable_variables=None):
+        self.calls += 1
         distribution, grads = self.distribution, list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
@@ -49,12 +52,27 @@ class _ApplyReduced(Hook):
 
     def __call__(self, grads_and_vars, *args, **kwargs):
         distribution = self.distribution
-        if _accumulates(self.optimizer) or distribution.reduced:
+        if _accumulates(self.optimizer):
+            return self._accumulated(grads_and_vars, *args, **kwargs)
+        if distribution.reduced:
             return self.original(grads_and_vars, *args, **kwargs)
         grads, variables = zip(*grads_and_vars, strict=True)
         grads = distribution.reduce(grads, variables)
         with distribution.step():
             return self.original(zip(grads, variables, strict=True), *args, **kwargs)
+
+    def _accumulated(self, *args, **kwargs):
+        """Below apply() gradients are reduced when an update is due; else nothing would do it."""
+        optimizer = self.optimizer
+        before = optimizer.apply.calls
+        result = self.original(*args, **kwargs)
+        if optimizer.apply.calls == before:
+            raise RuntimeError(
+                f"{type(optimizer).__name__} hands its gradients to other optimizers, so with "
+                f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} of its own "
+                "they are not reduced; give gradient_accumulation_steps to those optimizers"
+            )
+        return result
 
 
 class _BackendApplyGradients(Hook):

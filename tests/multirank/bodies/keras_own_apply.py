@@ -75,6 +75,28 @@ def by_hand():
     report()
 
 
+def accumulating():
+    """One that hands gradients on and accumulates is refused; one that clips is not."""
+    for optimizer in (Delegating(), _clipping()):
+        optimizer.gradient_accumulation_steps = 2
+        wrapped = hvd.DistributedOptimizer(optimizer)
+        kernel, bias = tf.Variable(tf.ones([2, 2])), tf.Variable(tf.ones([2]))
+        grads = [(tf.fill(one.shape, rank + 1.0), one) for one in (kernel, bias)]
+
+        def step(wrapped=wrapped, grads=grads):
+            wrapped.apply_gradients(grads)
+
+        if isinstance(optimizer, Delegating):
+            with raises(RuntimeError, "give gradient_accumulation_steps to those optimizers"):
+                step()
+        else:
+            for _ in range(4):
+                step()
+            assert float(tf.reduce_sum(kernel)) != 4.0
+            hvd.check_ranks_equal([kernel, bias])
+    report()
+
+
 class _Nameless(keras.optimizers.schedules.LearningRateSchedule):
     """Without get_config(), which Keras needs only to save."""
 
