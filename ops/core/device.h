@@ -53,10 +53,14 @@ class Device {
 // to make memory known to its device.
 class HostBuffer {
  public:
+  // Whether Get() would make none. To make some may wait for all that the device does.
+  bool Has(const Device* device, size_t bytes) const {
+    return device == device_ && bytes <= bytes_;
+  }
   // Sets *memory to at least `bytes`. Copies that are in flight share it, so it may be asked for
   // more at any time.
   Status Get(Device* device, size_t bytes, std::shared_ptr<char>* memory) {
-    if (device != device_ || bytes > bytes_) {
+    if (!Has(device, bytes)) {
       memory_.reset();
       bytes_ = 0;
       void* made = nullptr;

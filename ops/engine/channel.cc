@@ -107,6 +107,7 @@ bool Channel::AdvanceBackground(Finished* finished) {
   Status status = Finish(oldest, NowSeconds());
   finished->emplace_back(std::move(background_.front()), status);
   background_.pop_front();
+  resources_.in_background = background_.size();
   return true;
 }
 
@@ -153,6 +154,7 @@ bool Channel::MoveToBackground() {
   EndTurn(NowSeconds());
   background_.push_back(std::move(queue_.front()));
   queue_.pop_front();
+  resources_.in_background = background_.size();
   return true;
 }
 
@@ -171,6 +173,7 @@ void Channel::FailPending(Finished* finished) {
     }
     pending->clear();
   }
+  resources_.in_background = 0;
 }
 
 bool Channel::FindTurn(Status* failure) {

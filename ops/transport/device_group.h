@@ -40,9 +40,9 @@ struct DeviceCollective {
   Op op = Op::kSum;
   // What the inputs and their sum are multiplied by; 1 for other ops. An average is a sum.
   double prescale = 1, postscale = 1;
-  // An allreduce among several groups, one in each node: kToHost reduces it in the node and leaves
-  // this rank's slice of the result in host memory of the device, kFromHost gathers the slices. In
-  // between nothing else is submitted.
+  // An allreduce among several groups, one in each node: kToHost reduces a piece in the node and
+  // leaves this rank's slice of the result in host memory of the device, kFromHost gathers the
+  // slices. Nothing else is submitted before the last piece has been gathered.
   enum class Part { kWhole, kToHost, kFromHost };
   Part part = Part::kWhole;
   size_t piece = 0;       // of those that DeviceGroup::SlicesOf() has
@@ -64,6 +64,7 @@ struct DeviceCollective {
 // each piece, the same on all ranks of groups of one size.
 struct DeviceSlices {
   DType dtype = DType::kFloat32;
+  size_t at_once = 1;  // pieces: of more than these the first is to be gathered before
   std::vector<size_t> counts;
 };
 
@@ -95,8 +96,8 @@ class DeviceGroup {
   virtual std::string Cannot(const DeviceCollective& collective) const = 0;
   // Why this rank cannot take part with tensors on `device`; "" if it can.
   virtual std::string Unavailable(Device* device) = 0;
-  // What this rank, which can take part in others, lacks for this one; "" if nothing. Once the
-  // ranks have connected, it takes as much memory of the device as the collective needs.
+  // What this rank, which can take part in others, lacks for this one; "" if nothing. Before the
+  // ranks have connected, it takes the memory of the device that the group needs.
   virtual std::string Lacks(Device* device, const DeviceCollective& collective) = 0;
   // Whether it is an error if some rank is unavailable.
   virtual bool required() const = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,11 +29,13 @@ class CountedGroup : public smddp::PeerGroup {
   }
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
     this->bytes += bytes * (static_cast<size_t>(size()) - 1);
+    if (before_alltoall) before_alltoall();
     return Count(group_->StartAlltoall(send, bytes, recv));
   }
   Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
                         const std::vector<size_t>& recv_bytes) override {
     sent.push_back(send_bytes);
+    if (before_alltoall) before_alltoall();
     for (size_t bytes : send_bytes) messages += bytes > 0;
     return Count(group_->StartAlltoallV(send, send_bytes, recv, recv_bytes));
   }
@@ -49,6 +52,7 @@ class CountedGroup : public smddp::PeerGroup {
   // alltoalls.
   size_t messages = 0;
   size_t bytes = 0;                       // sent by allgathers and alltoalls of equal parts
+  std::function<void()> before_alltoall;  // may be null
   std::vector<std::vector<size_t>> sent;  // of each uneven alltoall: the bytes for each rank
 
  private:

@@ -24,13 +24,27 @@ bool WaitFor(const std::function<bool()>& reached, double seconds = 10) {
   return reached();
 }
 
-// Buckets of one step on one rank, each a sum of 500 floats and more.
+// Sums of that many floats, each bucket of some more than the one before; as single elements, or
+// else as one tensor, to which each second bucket has another one.
+struct Sizes {
+  size_t least = 500, more = 10;
+  bool single = false;
+  bool host = false;  // each second bucket is a minimum, which the host makes
+};
+
+// Buckets of one step on one rank.
 class Buckets {
  public:
-  Buckets(RankSet* set, int rank, int count) : set_(set), statuses_(static_cast<size_t>(count)) {
+  Buckets(RankSet* set, int rank, int count, const Sizes& sizes = {})
+      : set_(set), sizes_(sizes), statuses_(static_cast<size_t>(count)) {
     for (int b = 0; b < count; ++b) {
       requests_.push_back(FloatSum(rank, Elements(b), ""));
-      if (b % 2 == 1) requests_.back()->Add(30, false, [rank](size_t) { return rank; });
+      if (sizes_.single) {
+        SplitInElements(&requests_.back()->request);
+      } else if (b % 2 == 1) {
+        requests_.back()->Add(30, false, [rank](size_t) { return rank; });
+        if (sizes_.host) requests_.back()->request.op = ReduceOp::kMin;
+      }
     }
   }
 
@@ -63,15 +77,19 @@ class Buckets {
       for (size_t i = 0; i < Elements(static_cast<int>(b)); ++i) {
         right = right && one.At(0, i) == SumAt(i, size);
       }
-      right = right && (b % 2 == 0 || one.At(1, 29) == size * (size - 1) / 2.0);
+      bool two = b % 2 == 1 && !sizes_.single;
+      right = right && (!two || one.At(1, 29) == size * (size - 1) / 2.0);
     }
     return right;
   }
   double Sample() const { return requests_[0]->At(0, 0) + requests_.back()->At(0, 1); }
 
  private:
-  static size_t Elements(int bucket) { return 500 + static_cast<size_t>(bucket) * 10; }
+  size_t Elements(int bucket) const {
+    return sizes_.least + static_cast<size_t>(bucket) * sizes_.more;
+  }
   RankSet* set_;
+  const Sizes sizes_;
   std::vector<std::unique_ptr<GpuRequest<float>>> requests_;
   std::vector<Status> statuses_;
   std::atomic<int> done_{0};
@@ -165,7 +183,8 @@ namespace {
 // On all ranks all buckets fail; their statuses, by rank. `act` is called on each when NCCL has all
 // of them, or else cannot get more.
 std::vector<std::vector<Status>> FailBuckets(int size, int nodes, double timeout,
-                                             const std::function<void(RankSet*)>& act) {
+                                             const std::function<void(RankSet*)>& act,
+                                             const Sizes& sizes = {}) {
   constexpr int kBuckets = 4;
   Calls aborts("ncclCommAbort"), reductions("ncclAllReduce");
   NcclWires wires(size, nodes);
@@ -176,7 +195,7 @@ std::vector<std::vector<Status>> FailBuckets(int size, int nodes, double timeout
     auto communicator = Connect(&wires, rank, timeout);
     auto everybody = Everybody(*communicator);
     auto& buckets = all[static_cast<size_t>(rank)];
-    buckets = std::make_unique<Buckets>(everybody.get(), rank, kBuckets);
+    buckets = std::make_unique<Buckets>(everybody.get(), rank, kBuckets, sizes);
     double begin = NowSeconds();
     buckets->Submit(nullptr);
     if (act) {
@@ -228,6 +247,32 @@ TEST(TheOldestIsTheOneThatIsLate) {
   auto outcomes = FailBuckets(2, 1, 1, {});
   ExpectAll(outcomes, "in gradient bucket 0 of 'tape'");
   ExpectAll(outcomes, "SMDDP_TIMEOUT_SECONDS=1");
+}
+
+// Whatever takes memory of the GPU, or frees it, waits for the kernels, and these for rank 1.
+TEST(LargerBucketsTakeNoMemoryWhileNcclRuns) {
+  Setting hang("FAKE_NCCL_HANG", "1"), waits("FAKE_CUDA_WAITS", "1");
+  ExpectAll(FailBuckets(2, 1, 1, {}, {500, 40000}), "in gradient bucket 0 of 'tape'");
+  ExpectAll(FailBuckets(2, 1, 1, {}, {500, 1000, true}), "in gradient bucket 0 of 'tape'");
+  ExpectAll(FailBuckets(2, 1, 1, {}, {500, 40000, false, true}), "in gradient bucket 0 of 'tape'");
+}
+
+// Of which there is one at a time for so many tensors.
+TEST(TablesOfThousandsOfTensorsWaitForEachOther) {
+  Setting slow("FAKE_CUDA_DELAY", "200"), late("FAKE_NCCL_DELAY", "300");
+  NcclWires wires(2, 1);
+  RunRanks(2, [&](int rank) {
+    auto communicator = Connect(&wires, rank, 60);
+    auto everybody = Everybody(*communicator);
+    for (int round = 0; round < 2; ++round) {
+      Buckets buckets(everybody.get(), rank, 8, {1500, 200, true});
+      buckets.Submit(nullptr);
+      EXPECT(buckets.Wait() && buckets.AllAreRight(2));
+    }
+    EXPECT(communicator->StatsJson().find("\"nccl_packed\": 16") != std::string::npos,
+           communicator->StatsJson());
+    communicator->Leave(false);
+  });
 }
 
 // Steps of several buckets, whose votes and kernels take a while, and explicit collectives beside.

@@ -16,6 +16,8 @@ bool Has(const Status& status, const std::string& text) {
   return status.message().find(text) != std::string::npos;
 }
 
+constexpr size_t kSmall = 64 << 10;  // eight places of 8 KiB
+
 NcclOptions InNodes(size_t pack_bytes = 64 << 20) {
   NcclOptions options = Nccl(true);
   options.pack_bytes = pack_bytes;
@@ -61,7 +63,7 @@ void ReduceAll(RankSet* set, int rank, const JobShape& shape, DType dtype) {
 
 TEST(NcclInTheNodesAndTheHostBetween) {
   for (JobShape shape : {JobShape{4, 2}, JobShape{6, 3}, JobShape{2, 2}}) {
-    for (size_t pack_bytes : {size_t{64} << 20, size_t{8192}}) {
+    for (size_t pack_bytes : {size_t{64} << 20, kSmall}) {
       Calls scatters("ncclReduceScatter"), gathers("ncclAllGather"), reductions("ncclAllReduce");
       InNodesWires wires(shape.size, shape.nodes, InNodes(pack_bytes));
       RunRanks(shape.size, [&](int rank) {
@@ -78,7 +80,7 @@ TEST(NcclInTheNodesAndTheHostBetween) {
       bool average = (shape.size & (shape.size - 1)) == 0;
       // Minima and maxima of floats are the host's.
       int requests = 3 * (4 * (average ? 3 : 2) + 2 * 4);
-      bool one_piece = pack_bytes > 8192;
+      bool one_piece = pack_bytes > kSmall;
       EXPECT(one_piece ? scatters.count() == shape.size * requests
                        : scatters.count() > 2 * shape.size * requests);
       EXPECT_EQ(gathers.count(), scatters.count());
@@ -109,6 +111,45 @@ TEST(WhatGoesBetweenNodesIsTheLeast) {
     EXPECT(sent >= least && sent < 1.05 * least, std::to_string(sent / least));
     communicator->Leave(false);
   });
+}
+
+// Eight pieces at a time: all of them before the first exchange, and one more after each.
+TEST(PiecesAreReducedWhileOthersAreBetweenNodes) {
+  constexpr int kRanks = 4, kPlaces = 8;
+  constexpr size_t kCount = 40000;  // of which a place has 1984 at most
+  Setting slow("FAKE_CUDA_DELAY", "100"), late("FAKE_NCCL_DELAY", "100");
+  InNodesWires wires(kRanks, 2, InNodes(kSmall));
+  Calls scatters("ncclReduceScatter"), gathers("ncclAllGather");
+  std::atomic<int> waits{0};
+  auto wait = [&, waited = false]() mutable {
+    if (waited || scatters.count() == 0) return;  // before that the ranks vote and connect
+    waited = true;
+    Deadline deadline(10);
+    while (scatters.count() < kRanks * kPlaces && !deadline.Passed()) ::usleep(200);
+    waits += scatters.count() >= kRanks * kPlaces && gathers.count() == 0;
+    // Until all have seen that.
+    while (waits < kRanks && !deadline.Passed()) ::usleep(200);
+  };
+  for (auto& connection : wires.connections) {
+    ChannelResources& channel = connection->channels[0];
+    auto counted = std::make_unique<CountedGroup>(std::move(channel.share_peers));
+    counted->before_alltoall = wait;
+    channel.share_peers = std::move(counted);
+  }
+  RunRanks(kRanks, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    auto everybody = Everybody(*communicator);
+    auto one = FloatSum(rank, kCount);
+    Status status = everybody->Run(one->request);
+    ASSERT(status.ok(), status.message());
+    bool right = true;
+    for (size_t i = 0; i < kCount; ++i) right = right && one->At(0, i) == SumAt(i, kRanks);
+    EXPECT(right);
+    communicator->Leave(false);
+  });
+  EXPECT_EQ(waits.load(), kRanks);
+  EXPECT_EQ(scatters.count(), kRanks * 21);
+  EXPECT_EQ(gathers.count(), scatters.count());
 }
 
 TEST(BothChannelsShareTheGroupsOfTheNodes) {

@@ -144,6 +144,17 @@ inline std::unique_ptr<GpuRequest<float>> FloatSum(int gpu, size_t count,
   made->Add(count, true, [gpu](size_t i) { return static_cast<double>(i % 7) + gpu; });
   return made;
 }
+// Has each element of the one tensor be a tensor.
+inline void SplitInElements(Request* request) {
+  TensorArg whole = request->tensors[0];
+  size_t size = Info(request->dtype).size;
+  request->tensors.clear();
+  for (size_t i = 0; i < static_cast<size_t>(whole.dims[0]); ++i) {
+    request->tensors.push_back({static_cast<const char*>(whole.in) + i * size,
+                                static_cast<char*>(whole.out) + i * size,
+                                {1}});
+  }
+}
 inline double SumAt(size_t i, int size) {
   return static_cast<double>(i % 7) * size + size * (size - 1) / 2.0;
 }

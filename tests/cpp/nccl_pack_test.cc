@@ -130,15 +130,60 @@ TEST(ARankWithoutKernelsLeavesAllRanksToDoWithout) {
   }
 }
 
-TEST(WithoutMemoryToPackTheHostReduces) {
+// Of the ranks that connect, once and for all.
+TEST(WithoutMemoryToPackNcclReducesTensorByTensor) {
   NcclJob job(2, 1);
   Calls reductions("ncclAllReduce");
-  SumOnTwoRanks(&job, 1);
+  auto halves = [&](int rank) {
+    GpuRequest<fake_nccl::Half> half(rank, DType::kFloat16, ReduceOp::kSum, "half");
+    half.Add(100, true, [&](size_t) { return rank + 1; });
+    Status status = job.Run(rank, half.request);
+    EXPECT(status.ok() && half.At(0, 99) == 3, status.message());
+  };
   {
     Setting none("FAKE_CUDA_NO_MEMORY", "1");
-    SumOnTwoRanks(&job, 2);
+    RunRanks(2, halves);  // on the host
+    SumOnTwoRanks(&job, 3);
+    RunRanks(2, halves);
   }
-  EXPECT_EQ(reductions.count(), 2);
+  EXPECT_EQ(reductions.count(), 2 * 3);
+  SumOnTwoRanks(&job, 3);
+  RunRanks(2, halves);
+  EXPECT_EQ(reductions.count(), 2 * 6);
+  EXPECT_EQ(job.group(0)->stats().packed, 0u);
+}
+
+TEST(MemoryThatIsThereWhenTheRanksConnectIsTaken) {
+  NcclJob job(2, 1);
+  {
+    Setting none("FAKE_CUDA_NO_MEMORY", "1");
+    RunRanks(2, [&](int rank) {
+      GpuRequest<fake_nccl::Half> half(rank, DType::kFloat16, ReduceOp::kSum, "half");
+      half.Add(10, true, [&](size_t) { return rank; });
+      EXPECT(job.Run(rank, half.request).ok() && half.At(0, 9) == 1);  // on the host
+    });
+  }
+  SumOnTwoRanks(&job, 1);
+  Setting none("FAKE_CUDA_NO_MEMORY", "1");
   SumOnTwoRanks(&job, 2);
-  EXPECT_EQ(reductions.count(), 4);
+  EXPECT_EQ(job.group(0)->stats().packed, 1u);
+}
+
+TEST(TensOfThousandsOfTensorsAreNotPacked) {
+  constexpr size_t kTensors = 33000;
+  NcclJob job(2, 1);
+  Calls reductions("ncclAllReduce");
+  RunRanks(2, [&](int rank) {
+    auto floats = FloatSum(rank, kTensors);
+    SplitInElements(&floats->request);
+    Status status = job.Run(rank, floats->request);
+    EXPECT(status.ok() && floats->At(0, kTensors - 1) == SumAt(kTensors - 1, 2), status.message());
+    GpuRequest<fake_nccl::Half> half(rank, DType::kFloat16, ReduceOp::kSum, "half");
+    half.Add(kTensors, true, [&](size_t i) { return static_cast<double>(i % 5) + rank; });
+    SplitInElements(&half.request);
+    status = job.Run(rank, half.request);  // on the host
+    EXPECT(status.ok() && half.At(0, kTensors - 1) == 2 * ((kTensors - 1) % 5) + 1);
+  });
+  EXPECT_EQ(job.group(0)->stats().packed, 0u);
+  EXPECT_EQ(reductions.count(), 2 * static_cast<int>(kTensors));
 }

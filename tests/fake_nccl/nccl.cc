@@ -12,6 +12,7 @@
 // FAKE_NCCL_HANG_INIT=R     rank R never ends connecting
 // FAKE_NCCL_HANG=R          the kernels of rank R do nothing
 // FAKE_NCCL_FAIL=R          the kernels of rank R end in an asynchronous error
+// FAKE_NCCL_NO_MEMORY=1     its allocator has none left
 // FAKE_NCCL_NO_WINDOWS=1    it has no use for windows
 // FAKE_NCCL_NO_BUFFERS=1    nor for buffers, as with NCCL_LOCAL_REGISTER=0
 // FAKE_NCCL_FAIL_REGISTER=R rank R cannot register memory

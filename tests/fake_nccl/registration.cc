@@ -99,6 +99,7 @@ using namespace fake_nccl;
 EXPORT int ncclMemAlloc(void** memory, size_t bytes) {
   constexpr size_t kPage = 2 << 20;
   if (Version() < kBuffers || !HasContext()) return kInvalidUsage;
+  if (Setting("FAKE_NCCL_NO_MEMORY", 0) != 0) return kCudaError;
   if (cuMemAlloc_v2(memory, (bytes + kPage - 1) / kPage * kPage) != 0) return kCudaError;
   std::lock_guard<std::mutex> lock(mutex);
   Allocated()[*memory] = bytes;

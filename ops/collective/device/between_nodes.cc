@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>  // for move
 
 #include "collective/host/allreduce.h"
@@ -76,31 +77,46 @@ BetweenNodes::BetweenNodes(ChannelResources* resources, const Request* request,
     : resources_(resources),
       request_(request),
       collective_(std::move(collective)),
-      slices_(resources->devices->SlicesOf(collective_)) {
-  size_t most = *std::max_element(slices_.counts.begin(), slices_.counts.end());
-  Status status =
-      resources_->staging.Get(request_->device, most * Info(slices_.dtype).size, &memory_);
+      slices_(resources->devices->SlicesOf(collective_)),
+      slice_bytes_(*std::max_element(slices_.counts.begin(), slices_.counts.end()) *
+                   Info(slices_.dtype).size) {
+  size_t at_once = std::min(slices_.at_once, slices_.counts.size());
+  Status status = resources_->staging.Get(request_->device, at_once * slice_bytes_, &memory_);
   if (!status.ok()) {
     Conclude({status.code(), "no host memory for what goes between nodes: " + status.message()});
     return;
   }
-  collective_.slice = memory_.get();
-  Submit(Part::kToHost);
+  for (size_t i = 0; i < at_once; ++i) SubmitNext();
 }
 
 BetweenNodes::~BetweenNodes() { Abort(); }
 
-void BetweenNodes::Submit(Part part) {
+char* BetweenNodes::SliceOf(size_t piece) const {
+  return memory_.get() + piece % slices_.at_once * slice_bytes_;
+}
+
+void BetweenNodes::Submit(Part part, size_t piece) {
   collective_.part = part;
-  computed_ = std::make_shared<PendingWork>(resources_->shm, memory_);
-  work_ = std::make_shared<PendingWork>(resources_->shm, memory_);
+  collective_.piece = piece;
+  collective_.slice = SliceOf(piece);
+  works_.push_back(std::make_shared<PendingWork>(resources_->shm, memory_));
+  parts_.push_back(part);
+  std::function<void()> computed = [] {};
+  if (computed_ == nullptr) {
+    computed_ = std::make_shared<PendingWork>(resources_->shm, memory_);
+    computed = [work = computed_] { work->Finish({}); };
+  }
   resources_->devices->Submit(
-      collective_, [work = computed_] { work->Finish({}); },
-      [work = work_](const Status& status) { work->Finish(status); });
+      collective_, std::move(computed),
+      [work = works_.back()](const Status& status) { work->Finish(status); });
+}
+
+void BetweenNodes::SubmitNext() {
+  if (submitted_ < slices_.counts.size()) Submit(Part::kToHost, submitted_++);
 }
 
 void BetweenNodes::StartExchange() {
-  size_t count = slices_.counts[collective_.piece];
+  size_t count = slices_.counts[exchanged_];
   size_t per_chunk = SlicesAllreduce::PerChunk(*resources_, slices_.dtype);
   size_t chunks = (count + per_chunk - 1) / per_chunk;
   size_t chunk = resources_->shm->chunk_bytes() / Info(slices_.dtype).size;
@@ -110,7 +126,8 @@ void BetweenNodes::StartExchange() {
   host_request_.process_set = request_->process_set;
   host_request_.name = request_->name;
   host_request_.run = request_->run;
-  host_request_.tensors = {{memory_.get(), memory_.get(), {static_cast<int64_t>(chunks * chunk)}}};
+  char* slice = SliceOf(exchanged_);
+  host_request_.tensors = {{slice, slice, {static_cast<int64_t>(chunks * chunk)}}};
   exchange_ = std::make_unique<SlicesAllreduce>(resources_, &host_request_, count);
 }
 
@@ -121,28 +138,37 @@ Progress BetweenNodes::Advance() {
   return moved ? Progress::kSome : Progress::kNone;
 }
 
+// Takes note of what the device has ended; returns whether there was any.
+bool BetweenNodes::Collect() {
+  bool any = false;
+  Status status;
+  while (!done_ && !works_.empty() && works_.front()->Poll(&status)) {
+    if (parts_.front() == Part::kToHost) ++reduced_;
+    works_.pop_front();
+    parts_.pop_front();
+    any = true;
+    if (!status.ok()) Conclude(status);
+  }
+  return any;
+}
+
 bool BetweenNodes::Step() {
+  if (Collect()) return true;
   if (exchange_ != nullptr) {
     Progress progress = exchange_->Advance();
     if (progress != Progress::kDone) return progress == Progress::kSome;
     Status status = exchange_->status();
     exchange_.reset();
     if (!status.ok()) return Conclude(status);
-    Submit(Part::kFromHost);
+    Submit(Part::kFromHost, exchanged_++);
+    SubmitNext();
     return true;
   }
-  Status status;
-  if (!work_->Poll(&status)) return false;
-  work_.reset();
-  if (!status.ok()) return Conclude(status);
-  if (collective_.part == Part::kToHost) {
+  if (reduced_ > exchanged_) {
     StartExchange();
-  } else if (++collective_.piece == slices_.counts.size()) {
-    return Conclude({});
-  } else {
-    Submit(Part::kToHost);
+    return true;
   }
-  return true;
+  return exchanged_ == slices_.counts.size() && works_.empty() && Conclude({});
 }
 
 bool BetweenNodes::Conclude(const Status& status) {
@@ -168,11 +194,11 @@ bool BetweenNodes::MayWaitForOtherNodes() const {
 }
 
 void BetweenNodes::Abort() {
-  if (work_ == nullptr) return;
+  if (works_.empty()) return;
   resources_->devices->Abort();  // which has a limit of time
-  static_cast<void>(work_->Abandon(0));
+  for (const auto& work : works_) static_cast<void>(work->Abandon(0));
   static_cast<void>(computed_->Abandon(0));
-  work_.reset();
+  works_.clear();
 }
 
 }  // namespace smddp

@@ -65,28 +65,31 @@ Staged::Staged(ChannelResources* resources, const Request* request, MakeHost mak
 Staged::~Staged() { Abort(); }
 
 // Lays out the host copies: a tensor's input, then its output unless they share their memory.
-Status Staged::Allocate() {
+void Staged::LayOut() {
   const Topology& topo = *resources_->topology;
   staged_ = *request_;
   staged_.device = nullptr;
   staged_.ready.reset();
   size_t bytes = 0;
-  std::vector<std::pair<size_t, size_t>> offsets;
   for (const TensorArg& tensor : request_->tensors) {
     size_t in = bytes;
     if (!InPlace(request_->kind)) bytes += Aligned(InputBytes(*request_, tensor, topo));
-    offsets.emplace_back(in, bytes);
+    offsets_.emplace_back(in, bytes);
     bytes += Aligned(OutputBytes(*request_, tensor, topo));
   }
 
-  Status status = resources_->staging.Get(request_->device, bytes + kAlign, &memory_);
+  bytes_ = bytes + kAlign;
+}
+
+Status Staged::Allocate() {
+  Status status = resources_->staging.Get(request_->device, bytes_, &memory_);
   if (!status.ok()) {
     return {status.code(),
             "no host memory to copy from " + request_->memory + " memory: " + status.message()};
   }
-  for (size_t i = 0; i < offsets.size(); ++i) {
-    staged_.tensors[i].in = memory_.get() + offsets[i].first;
-    staged_.tensors[i].out = memory_.get() + offsets[i].second;
+  for (size_t i = 0; i < offsets_.size(); ++i) {
+    staged_.tensors[i].in = memory_.get() + offsets_[i].first;
+    staged_.tensors[i].out = memory_.get() + offsets_[i].second;
   }
   return {};
 }
@@ -124,6 +127,11 @@ Progress Staged::Advance() {
     host_ = make_host_(&staged_);
   }
   if (host_ == nullptr) {
+    if (bytes_ == 0) LayOut();
+    // To take memory may wait for the device, and so for a peer that has died, where this thread
+    // would have to end what goes on there.
+    bool takes = !resources_->staging.Has(request_->device, bytes_);
+    if (takes && resources_->in_background > 0) return Progress::kNone;
     Status allocated = Allocate();
     if (!allocated.ok()) return Conclude(allocated);
     copy_ = std::make_shared<PendingWork>(resources_->shm, memory_);

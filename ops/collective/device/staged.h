@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <memory>
+#include <utility>  // for pair
 #include <vector>
 
 #include "collective/collective.h"
@@ -38,6 +39,7 @@ class Staged : public Collective {
   void Abort() override;
 
  private:
+  void LayOut();
   Status Allocate();
   std::vector<DeviceCopy> Inputs() const;
   std::vector<DeviceCopy> Outputs() const;
@@ -46,7 +48,9 @@ class Staged : public Collective {
   ChannelResources* resources_;
   const Request* request_;  // on the device
   MakeHost make_host_;
-  Request staged_;  // the same on the host
+  Request staged_;                                  // the same on the host
+  std::vector<std::pair<size_t, size_t>> offsets_;  // of each input and output
+  size_t bytes_ = 0;                                // of all; 0: not laid out yet
   std::shared_ptr<char> memory_;
   std::shared_ptr<PendingWork> copy_;  // in flight; null between copies
   std::unique_ptr<Collective> host_;

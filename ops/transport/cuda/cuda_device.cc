@@ -171,16 +171,17 @@ Status CudaDevice::Reached(const DevicePoint& point, bool* reached) {
   return fine ? Status() : driver_.Failure("cuEventQuery", result);
 }
 
-Status CudaDevice::Allocate(size_t bytes, void** memory) {
+Status CudaDevice::Allocate(size_t bytes, std::shared_ptr<char>* memory) {
   Current current(this);
   if (!current.status().ok()) return current.status();
-  CudaResult result = driver_.MemAlloc(memory, bytes);
-  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemAlloc", result);
-}
-
-void CudaDevice::Free(void* memory) {
-  Current current(this);
-  driver_.MemFree(memory);
+  void* made = nullptr;
+  CudaResult result = driver_.MemAlloc(&made, bytes);
+  if (result != kCudaSuccess) return driver_.Failure("cuMemAlloc", result);
+  *memory = std::shared_ptr<char>(static_cast<char*>(made), [this](char* old) {
+    Current current(this);
+    driver_.MemFree(old);
+  });
+  return {};
 }
 
 Status CudaDevice::CopyIn(void* stream, const DeviceCopy& copy) {

@@ -6,6 +6,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -41,9 +42,8 @@ class CudaDevice : public Device {
   Status WaitIn(void* stream, const DevicePoint& point);
   Status Reached(const DevicePoint& point, bool* reached);
 
-  // Memory of the GPU, aligned to 256 bytes. Freeing it may wait for all that the GPU does.
-  Status Allocate(size_t bytes, void** memory);
-  void Free(void* memory);
+  // Memory of the GPU, aligned to 256 bytes. To free it may wait for all that the GPU does.
+  Status Allocate(size_t bytes, std::shared_ptr<char>* memory);
   // Enqueues a copy from host memory of AllocateHost().
   Status CopyIn(void* stream, const DeviceCopy& copy);
   // The same the other way.

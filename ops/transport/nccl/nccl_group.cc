@@ -7,7 +7,6 @@
 
 #include "core/log.h"
 #include "kernels/cuda/image.h"
-#include "transport/nccl/packer.h"
 #include "transport/nccl/registration.h"
 #include "transport/nccl/runner.h"
 
@@ -103,10 +102,8 @@ std::string NcclGroup::Lacks(Device* device, const DeviceCollective& collective)
   }
   if (!Packer::Pays(collective)) return "";
   bool needed = Packer::Needed(collective);
-  std::string why;
-  if (PackKernels::Find(static_cast<CudaDevice*>(device), options_.kernels, &why) == nullptr) {
-    return needed ? why : "";
-  }
+  std::string why = CannotPack(static_cast<CudaDevice*>(device));
+  if (!why.empty()) return needed ? why : "";
   size_t size = Info(collective.dtype).size;
   for (const Span& span : collective.spans) {
     auto bits = reinterpret_cast<uintptr_t>(span.in) | reinterpret_cast<uintptr_t>(span.out);
@@ -117,9 +114,37 @@ std::string NcclGroup::Lacks(Device* device, const DeviceCollective& collective)
     std::lock_guard<std::mutex> lock(mutex_);
     packer = packer_;
   }
-  if (packer == nullptr) return "";
-  Status status = packer->Reserve(collective);
+  bool fits = packer == nullptr || packer->Fits(collective);
+  return fits || !needed ? "" : "it has too many tensors to be packed";
+}
+
+std::string NcclGroup::CannotPack(CudaDevice* device) {
+  std::string why;
+  if (PackKernels::Find(device, options_.kernels, &why) == nullptr) return why;
+  std::lock_guard<std::mutex> lock(mutex_);
+  Status status = TakePackMemory(device);
   return status.ok() ? "" : "no memory of the GPU is left to pack tensors: " + status.message();
+}
+
+// From NCCL's allocator if it can be registered. Once the ranks have connected none is taken.
+Status NcclGroup::TakePackMemory(CudaDevice* device) {
+  bool connected = runner_ != nullptr;
+  if (packer_ != nullptr || (pack_device_ == device && pack_memory_.table != nullptr)) return {};
+  if (connected) return {Code::kSystem, "there was none when the ranks connected"};
+  PackMemory memory;
+  memory.wire_bytes = options_.pack_bytes;
+  registrable_ = NcclRegisters::kNothing;
+  if (options_.registers && library_ != nullptr) {
+    memory.wire = AllocateRegistrable(library_, device, memory.wire_bytes);
+    if (memory.wire != nullptr) registrable_ = library_->registers();
+  }
+  Status status;
+  if (memory.wire == nullptr) status = device->Allocate(memory.wire_bytes, &memory.wire);
+  if (status.ok()) status = device->Allocate(PackTables::kMostBytes, &memory.table);
+  if (!status.ok()) return status;
+  pack_memory_ = std::move(memory);
+  pack_device_ = device;
+  return {};
 }
 
 DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
@@ -132,7 +157,8 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
   }
   own.version = library->version;
   auto* gpu = static_cast<CudaDevice*>(device);
-  own.packs = PackKernels::Find(gpu, options_.kernels, &why) != nullptr ? 1 : 0;
+  why = CannotPack(gpu);  // before the ranks connect, so that all of them know
+  own.packs = why.empty() ? 1 : 0;
   Status status = gpu->Uuid(own.device);
   CudaDevice::Current current(gpu);
   if (status.ok()) status = current.status();
@@ -142,13 +168,8 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
     if (result != kNcclSuccess) status = library->Failure("ncclGetUniqueId", result, nullptr);
     std::memcpy(own.id, id.internal, sizeof own.id);
   }
-  // Before the ranks connect, so that all of them know who lacks it.
-  if (status.ok() && own.packs == 1 && options_.registers) {
-    auto memory = AllocateRegistrable(library_, gpu, options_.pack_bytes);
-    if (memory != nullptr) own.registers = static_cast<int32_t>(library->registers());
-    std::lock_guard<std::mutex> lock(mutex_);
-    registrable_ = std::move(memory);
-  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (own.packs == 1) own.registers = static_cast<int32_t>(registrable_);
   Copy(status.message(), own.problem);
   return own;
 }
@@ -171,17 +192,16 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
     std::string ignored;
     bool packs =
         std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });
-    if (packs) {
-      auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
-      packer_ = std::make_shared<Packer>(device_, kernels, rank, membership.size,
-                                         options_.pack_bytes, registrable_);
-    }
     std::unique_ptr<Registration> registration;
     if (packs && registers > 0) {
       registration = std::make_unique<Registration>(library_, static_cast<NcclRegisters>(registers),
-                                                    registrable_, options_.pack_bytes);
+                                                    pack_memory_.wire, options_.pack_bytes);
     }
-    registrable_.reset();
+    if (packs) {
+      auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
+      packer_ = std::make_shared<Packer>(device_, kernels, rank, membership.size, pack_memory_);
+    }
+    pack_memory_ = {};
     runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_,
                                                     std::move(registration));
   }
@@ -204,7 +224,7 @@ void NcclGroup::Submit(DeviceCollective collective, std::function<void()> comput
 
 void NcclGroup::Abort() {
   std::lock_guard<std::mutex> lock(mutex_);
-  registrable_.reset();
+  pack_memory_ = {};
   if (runner_ == nullptr || stuck_ || runner_->Abort(kAbortSeconds)) return;
   stuck_ = true;
   LogError("NCCL has not stopped " + std::to_string(static_cast<int>(kAbortSeconds)) +

@@ -13,11 +13,11 @@
 #include "transport/cuda/cuda_device.h"
 #include "transport/device_group.h"
 #include "transport/nccl/library.h"
+#include "transport/nccl/packer.h"
 
 namespace smddp {
 
 class NcclRunner;
-class Packer;
 
 struct NcclOptions {
   std::string path;  // of the library; empty: search for it
@@ -25,7 +25,7 @@ struct NcclOptions {
   bool required = false;
   double connect_seconds = 120;   // limit for all ranks to connect
   const void* kernels = nullptr;  // PackImage(); null: tensors are reduced where they are
-  size_t pack_bytes = 64 << 20;   // the most that is packed at once; the same on all ranks
+  size_t pack_bytes = 64 << 20;   // of the buffer in which tensors are packed; as all ranks have it
   bool registers = true;          // the memory for that with NCCL, where all ranks can
 };
 
@@ -52,15 +52,21 @@ class NcclGroup : public DeviceGroup {
  private:
   // Opens the library once.
   const NcclLibrary* Library(std::string* why);
+  // Why this rank cannot pack; "" if it can, and has the memory for it.
+  std::string CannotPack(CudaDevice* device);
+  Status TakePackMemory(CudaDevice* device);
 
   const NcclOptions options_;
   mutable std::mutex mutex_;  // protects the members below
   bool opened_ = false;
   std::string problem_;
   std::shared_ptr<const NcclLibrary> library_;
-  bool stuck_ = false;                  // it has not stopped when it was told to
-  CudaDevice* device_ = nullptr;        // that it is connected with
-  std::shared_ptr<char> registrable_;   // memory to pack in; null: this rank has none
+  bool stuck_ = false;            // it has not stopped when it was told to
+  CudaDevice* device_ = nullptr;  // that it is connected with
+  // Until the ranks connect: memory to pack in, of that GPU, and what can be registered of it.
+  PackMemory pack_memory_;
+  CudaDevice* pack_device_ = nullptr;
+  NcclRegisters registrable_ = NcclRegisters::kNothing;
   std::shared_ptr<Packer> packer_;      // null: not connected, or not all ranks can pack
   std::shared_ptr<NcclRunner> runner_;  // shared with its thread, which may outlive the group
 };

@@ -43,7 +43,7 @@ void PackLayout::LayOut(const DeviceCollective& reduction, uint64_t most) {
   }
   for (uint64_t at = 0; at < end; at += most) {
     uint64_t count = std::min(most, end - at);
-    pieces.push_back({at, at + count, at, count});
+    pieces.push_back({at, at + count, at, count, 0});
   }
 }
 
@@ -64,10 +64,10 @@ void PackLayout::LayOutByRank(const DeviceCollective& reduction, int rank, uint6
   }
 
   uint64_t align = kPackAlign / unit, end = 0;
-  uint64_t at_once = std::max(most / ranks / align * align, align);
+  uint64_t at_once = std::max(most / (ranks + 1) / align * align, align);
   for (uint64_t from = 0; from < lengths[0]; from += at_once) {
     uint64_t length = std::min(at_once, lengths[0] - from);
-    pieces.push_back({end, end + ranks * length, end + self * length, length});
+    pieces.push_back({end, end + ranks * length, end + self * length, length, ranks * length});
     for (const auto& segment : segments) {
       for (const PackEntry& entry : segment) AddPart(entry, from, from + length, end);
       end += length;

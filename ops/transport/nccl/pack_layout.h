@@ -4,6 +4,8 @@
 //
 // Of a reducescatter the wire of each piece has a segment for each rank, all of one length, so that
 // NCCL scatters them. Rank 0's is full, as it has the most rows; what others lack is left as it is.
+// Behind the segments there is room for the result, in the same place on all ranks, which memory
+// that is registered as a symmetric window needs.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +21,15 @@ bool PackWidens(const DeviceCollective& reduction);
 
 // Offsets and counts are in elements of the kernels' wire type, of `unit` bytes.
 struct PackLayout {
-  // [begin, end) is packed, and goes through the buffer at once; of what NCCL makes of it this rank
-  // unpacks [own, own + count).
+  // [begin, end) is packed, and goes through the buffer at once; what NCCL makes of it is `result`
+  // elements behind the begin of the buffer, and of that this rank unpacks [own, own + count).
   struct Piece {
-    uint64_t begin, end, own, count;
+    uint64_t begin, end, own, count, result;
   };
 
   // At most `most_bytes` of the wire go through the buffer at once.
   PackLayout(const DeviceCollective& reduction, int rank, uint64_t most_bytes);
   uint64_t table_bytes() const { return entries.size() * sizeof(PackEntry); }
-  // The most that is in the buffer at once.
-  uint64_t wire_bytes() const {
-    return pieces.empty() ? 0 : (pieces[0].end - pieces[0].begin) * unit;
-  }
 
   PackType type;
   DType dtype;  // what NCCL reduces

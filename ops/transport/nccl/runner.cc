@@ -73,7 +73,7 @@ void NcclRunner::Run(const Done& connected) {
   CudaDevice::Current current(device_);
   Status failure = current.status();
   if (failure.ok()) failure = device_->NewStream(&stream_);
-  if (failure.ok() && packer_ != nullptr) packer_->TakeHostTables();
+  if (failure.ok() && packer_ != nullptr) failure = packer_->TakeTables();
   if (failure.ok()) failure = Connect();
   if (failure.ok()) failure = Register();
   connected(failure);
@@ -204,9 +204,25 @@ Status NcclRunner::InGroups(const char* function, size_t count, const Has& has, 
 Status NcclRunner::Enqueue(Job* job) {
   Status status = device_->WaitIn(stream_, job->collective.after);
   if (!status.ok()) return status;
-  bool packs = packer_ != nullptr && Packer::Pays(job->collective);
-  status = packs ? EnqueuePacked(job) : EnqueueInPlace(job->collective);
+  const DeviceCollective& collective = job->collective;
+  bool packs = packer_ != nullptr && Packer::Pays(collective) && packer_->Fits(collective);
+  if (packs) status = TakeTable(job);
+  if (status.ok()) status = packs ? EnqueuePacked(*job) : EnqueueInPlace(collective);
   return status.ok() ? device_->Record(stream_, &job->end) : status;
+}
+
+// Waits while all tables of the size are those of collectives that have not ended.
+Status NcclRunner::TakeTable(Job* job) {
+  Nap nap;
+  Status status;
+  for (;;) {
+    job->table = packer_->Table(job->collective);
+    if (job->table != nullptr || !status.ok()) return status;
+    if (aborted()) return Aborted();
+    bool moved = false;
+    status = PollRunning(&moved);
+    if (!moved) nap.Take();
+  }
 }
 
 // Collectives end in the order in which they were enqueued.

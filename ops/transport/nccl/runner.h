@@ -63,6 +63,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   Status Connect();
   Status Register();
   Status Enqueue(Job* job);
+  Status TakeTable(Job* job);
   Status InGroups(const char* function, size_t count, const Has& has, const Call& call);
   Status Settle(const char* function, NcclResult result, double seconds);
   Status AsyncError();
@@ -73,7 +74,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   bool aborted();
 
   // What NCCL is called for a collective: runner_calls.cc.
-  Status EnqueuePacked(Job* job);
+  Status EnqueuePacked(const Job& job);
   Status EnqueueInPlace(const DeviceCollective& collective);
   Status EnqueueReduction(const DeviceCollective& collective);
   Status Reduce(const DeviceCollective& collective, int op);

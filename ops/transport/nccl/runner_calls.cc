@@ -174,38 +174,31 @@ Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
   return result == kNcclSuccess ? Status() : library_->Failure("ncclRedOpDestroy", result, comm_);
 }
 
-Status NcclRunner::EnqueuePacked(Job* job) {
+Status NcclRunner::EnqueuePacked(const Job& job) {
   using Part = DeviceCollective::Part;
-  const DeviceCollective& collective = job->collective;
+  const DeviceCollective& collective = job.collective;
   int op = OpOf(collective.op);
-  auto reduce = [&](char* wire, size_t count, DType dtype) {
-    return AllReduce({{wire, wire, count}}, dtype, op);
+  char* table = job.table.get();
+  auto reduce = [&](char* in, char* out, size_t count, DType dtype) {
+    return AllReduce({{in, out, count}}, dtype, op);
   };
-  auto own = [&](char* wire, size_t count, DType dtype) {
-    return wire + static_cast<size_t>(membership_.rank) * count * Info(dtype).size;
-  };
-  auto scatter = [&](char* wire, size_t count, DType dtype) {
+  auto scatter = [&](char* in, char* out, size_t count, DType dtype) {
     return InGroups("ncclReduceScatter", 1, Always, [&](size_t) {
-      return library_->ReduceScatter(wire, own(wire, count, dtype), count, DTypeOf(dtype), op,
-                                     comm_, stream_);
+      return library_->ReduceScatter(in, out, count, DTypeOf(dtype), op, comm_, stream_);
     });
   };
-  auto gather = [&](char* wire, size_t count, DType dtype) {
+  auto gather = [&](char* in, char* out, size_t count, DType dtype) {
     return InGroups("ncclAllGather", 1, Always, [&](size_t) {
-      return library_->AllGather(own(wire, count, dtype), wire, count * Info(dtype).size,
-                                 kNcclUint8, comm_, stream_);
+      return library_->AllGather(in, out, count * Info(dtype).size, kNcclUint8, comm_, stream_);
     });
   };
-  if (collective.part == Part::kToHost) {
-    return packer_->ToHost(collective, stream_, &job->table, scatter);
-  }
+  if (collective.part == Part::kToHost) return packer_->ToHost(collective, stream_, table, scatter);
   if (collective.part == Part::kFromHost) {
-    return packer_->FromHost(collective, stream_, &job->table, gather);
+    return packer_->FromHost(collective, stream_, table, gather);
   }
-  if (collective.kind == DeviceCollective::Kind::kReduceScatter) {
-    return packer_->Reduce(collective, stream_, &job->table, scatter);
-  }
-  return packer_->Reduce(collective, stream_, &job->table, reduce);
+  bool scatters = collective.kind == DeviceCollective::Kind::kReduceScatter;
+  return scatters ? packer_->Reduce(collective, stream_, table, scatter)
+                  : packer_->Reduce(collective, stream_, table, reduce);
 }
 
 }  // namespace smddp
