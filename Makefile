@@ -213,7 +213,8 @@ test-wheels: $(VENV)/.ready $(VENV_WHEELS)/.ready
 	done
 
 # The library with kernels for GPUs in it; SMDDP_LIBRARY_DIR=build/cuda/lib has a script take that one.
-# It must open, say what it has, and pass every test on the simulated GPU, where there is none.
+# It must open, say what it has, and pass every test on the simulated GPU, and on the machine's
+# where it has one.
 cuda: build-tests $(VENV15)/.ready $(VENV_CUDA)/.ready
 	{ $(WITH_TOOLS) $(NVRTC) cmake -S ops -B build/cuda $(CMAKE_FLAGS) -DSMDDP_CUDA=on && \
 	  $(WITH_TOOLS) cmake --build build/cuda --parallel && \
@@ -221,7 +222,7 @@ cuda: build-tests $(VENV15)/.ready $(VENV_CUDA)/.ready
 	rm -rf build/cuda/lib && mv build/cuda/prefix/smddp_tf/lib build/cuda/lib
 	build/cuda/smddp_cpp_tests
 	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m smddp_tf --version | grep 'sm_70.*sm_90'
-	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) $(addprefix tests/multirank/test_,gpu.py gpu_compressors.py tape.py)
+	SMDDP_LIBRARY_DIR=$(CURDIR)/build/cuda/lib $(BIN)/python -m pytest $(PARALLEL) tests/gpu $(addprefix tests/multirank/test_,gpu.py gpu_compressors.py tape.py)
 
 # ---- checks ----
 

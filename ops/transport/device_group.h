@@ -24,7 +24,7 @@ namespace smddp {
 // What a rank tells the others before they connect; without pointers, because it is sent.
 struct DeviceIntroduction {
   char id[128];        // of the group, from its first rank
-  char device[16];     // no two devices have the same
+  char device[16];     // no two devices have the same that the library tells apart
   int32_t version;     // of the library
   int32_t packs;       // 1 if this rank can pack tensors, 0 if not
   int32_t registers;   // how it can register memory for that, 0 if not at all

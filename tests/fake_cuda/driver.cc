@@ -12,6 +12,7 @@
 // FAKE_CUDA_NO_GPU=1   cuInit finds no device
 // FAKE_CUDA_CAPABILITY=N the GPUs' compute capability, such as 70; else 90
 // FAKE_CUDA_WAITS=1    it waits for the GPU where a real one may, too
+// FAKE_CUDA_GPUS=N     there are N devices, not as many as possible (devices.cc)
 // FAKE_CUDA_UUID=N     the devices of all processes have this number in their uuids, not the
 // process's
 #include <unistd.h>
@@ -30,6 +31,7 @@
 #include <set>
 #include <vector>
 
+#include "core/deadline.h"
 #include "core/detached_thread.h"
 #include "memory.h"
 #include "state.h"
@@ -58,9 +60,11 @@ struct Mark {
   std::mutex mutex;
   std::condition_variable changed;
   bool reached = false;
+  double seconds = 0;  // when that was
   void Reach() {
     std::lock_guard<std::mutex> lock(mutex);
     reached = true;
+    seconds = smddp::NowSeconds();
     changed.notify_all();
   }
   void Wait() {
@@ -132,11 +136,12 @@ T* Known(std::set<void*>& handles, void* handle) {
   return handles.count(handle) != 0 ? static_cast<T*>(handle) : nullptr;
 }
 
-int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, bool to_device) {
+int CopyLater(void* to, const void* from, size_t bytes, void* stream_handle, bool from_device,
+              bool to_device) {
   if (int problem = Usable(); problem != kSuccess) return problem;
   auto* stream = Known<Stream>(Streams(), stream_handle);
   if (stream == nullptr || stream->context != contexts.back()) return kInvalidHandle;
-  if ((FakeIsDevice(to) != 0) != to_device || (FakeIsDevice(from) != 0) == to_device) {
+  if ((FakeIsDevice(to) != 0) != to_device || (FakeIsDevice(from) != 0) != from_device) {
     return kInvalidValue;
   }
   stream->Enqueue([=] {
@@ -160,6 +165,8 @@ long Setting(const char* name) {
   const char* text = std::getenv(name);
   return text == nullptr ? 0 : std::atol(text);
 }
+
+bool Initialized() { return initialized; }
 
 int Usable() {
   if (!initialized) return kNotInitialized;
@@ -224,33 +231,6 @@ EXPORT int cuPointerGetAttribute(void* value, int attribute, const void* address
   if (!initialized) return kNotInitialized;
   if (attribute != kDeviceOrdinal || FakeIsDevice(address) == 0) return kInvalidValue;
   *static_cast<int*>(value) = FakeDeviceOf(address);
-  return kSuccess;
-}
-
-EXPORT int cuDeviceGet(int* device, int ordinal) {
-  if (!initialized) return kNotInitialized;
-  *device = ordinal;
-  return ordinal >= 0 && ordinal < kDevices ? kSuccess : kInvalidValue;
-}
-
-EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
-  constexpr int kMajor = 75, kMinor = 76;
-  if (!initialized) return kNotInitialized;
-  if (device < 0 || device >= kDevices) return kInvalidValue;
-  long capability = Capability();
-  if (attribute != kMajor && attribute != kMinor) return kInvalidValue;
-  *value = static_cast<int>(attribute == kMajor ? capability / 10 : capability % 10);
-  return kSuccess;
-}
-
-EXPORT int cuDeviceGetUuid(void* uuid, int device) {
-  if (!initialized) return kNotInitialized;
-  constexpr size_t kBytes = 16;
-  std::memset(uuid, 0, kBytes);
-  long number = Setting("FAKE_CUDA_UUID");
-  if (number == 0) number = getpid();
-  std::memcpy(uuid, &number, sizeof number);
-  std::memcpy(static_cast<char*>(uuid) + sizeof number, &device, sizeof device);
   return kSuccess;
 }
 
@@ -376,6 +356,16 @@ EXPORT int cuEventQuery(void* handle) {
   return event->mark == nullptr || event->mark->Reached() ? kSuccess : kNotReady;
 }
 
+EXPORT int cuEventElapsedTime(float* milliseconds, void* begin_handle, void* end_handle) {
+  auto* begin = Known<Event>(Events(), begin_handle);
+  auto* end = Known<Event>(Events(), end_handle);
+  if (begin == nullptr || end == nullptr) return kInvalidHandle;
+  if (begin->mark == nullptr || end->mark == nullptr) return kInvalidHandle;
+  if (!begin->mark->Reached() || !end->mark->Reached()) return kNotReady;
+  *milliseconds = static_cast<float>((end->mark->seconds - begin->mark->seconds) * 1e3);
+  return kSuccess;
+}
+
 EXPORT int cuEventDestroy_v2(void* handle) {
   if (int problem = Usable(); problem != kSuccess && problem != kIllegalAddress) return problem;
   std::lock_guard<std::mutex> lock(handles_mutex);
@@ -385,9 +375,13 @@ EXPORT int cuEventDestroy_v2(void* handle) {
 }
 
 EXPORT int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
-  return CopyLater(to, from, bytes, stream, false);
+  return CopyLater(to, from, bytes, stream, true, false);
 }
 
 EXPORT int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
-  return CopyLater(to, from, bytes, stream, true);
+  return CopyLater(to, from, bytes, stream, false, true);
+}
+
+EXPORT int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t bytes, void* stream) {
+  return CopyLater(to, from, bytes, stream, true, true);
 }

@@ -25,6 +25,7 @@ constexpr int kDevices = 8;
 long Setting(const char* name);
 // Of the GPUs: 10 times the major number and the minor one.
 long Capability();
+bool Initialized();
 // What every call that needs a context may return first.
 int Usable();
 // Of the calling thread; null: it has none.

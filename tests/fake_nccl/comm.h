@@ -46,10 +46,16 @@ enum class Kind : int {
   kReceive
 };
 
+// Where a rank is: by these NCCL tells its GPU from the others'.
+struct Home {
+  char gpu[16];   // its uuid
+  uint64_t host;  // of NCCL_HOSTID
+};
+
 // In the file that the ranks share.
 struct Member {
   std::atomic<uint64_t> written, read;
-  char gpu[16];  // its uuid
+  Home home;
   uint64_t count;
   int dtype, op, root;
   Kind kind;
@@ -82,7 +88,7 @@ inline void Dawdle() {
 struct Comm {
   int rank = 0, size = 0;
   void* context = nullptr;  // of its GPU
-  char gpu[16] = {};
+  Home home = {};
   std::string path;
   Meeting* meeting = nullptr;
   std::atomic<int> state{kInProgress};  // of the last call

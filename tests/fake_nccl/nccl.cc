@@ -2,9 +2,9 @@
 // streams and meet the other ranks', threads or processes, in a file that they map. As with the
 // real one, calls of a non-blocking communicator take effect late, nothing may be called meanwhile,
 // and a kernel waits for its peers for ever unless its communicator is aborted, which waits for the
-// kernels; no two ranks may have one GPU, a group with a bad call does nothing, and streams are the
-// communicator's GPU's. Versions 2.19 to 2.26 launch a thread's last group again if an empty one
-// ends before a call with the communicator, and crash.
+// kernels; no two ranks may have one GPU but on hosts of different NCCL_HOSTID, a group with a bad
+// call does nothing, and streams are the communicator's GPU's. Versions 2.19 to 2.26 launch a
+// thread's last group again if an empty one ends before a call with the communicator, and crash.
 //
 // FAKE_NCCL_VERSION=N       the version that it has
 // FAKE_NCCL_DELAY=N         what is done in the background takes up to N microseconds longer
@@ -27,6 +27,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -89,7 +90,7 @@ thread_local bool kept = false;  // the last group, until a call with its commun
 
 bool SharesItsGpu(const Comm& comm) {
   for (int r = 0; r < comm.size; ++r) {
-    bool same = std::memcmp(comm.meeting->members[r].gpu, comm.gpu, sizeof comm.gpu) == 0;
+    bool same = std::memcmp(&comm.meeting->members[r].home, &comm.home, sizeof comm.home) == 0;
     if (same && r != comm.rank) return true;
   }
   return false;
@@ -113,7 +114,7 @@ void Connect(const Handle& comm) {
     return;
   }
   comm->meeting = static_cast<Meeting*>(memory);
-  std::memcpy(comm->meeting->members[comm->rank].gpu, comm->gpu, sizeof comm->gpu);
+  comm->meeting->members[comm->rank].home = comm->home;
   bool all = Await(*comm, [&] { return !hangs(); });
   if (all) ++comm->meeting->arrived;
   all = all && Await(*comm, [&] { return comm->meeting->arrived == comm->size; });
@@ -185,7 +186,9 @@ EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, 
   }
   auto made = std::make_shared<Comm>();
   cuCtxGetCurrent(&made->context);
-  cuDeviceGetUuid(made->gpu, gpu);
+  cuDeviceGetUuid(made->home.gpu, gpu);
+  const char* host = std::getenv("NCCL_HOSTID");
+  if (host != nullptr) made->home.host = std::hash<std::string>()(host);
   made->rank = rank;
   made->size = size;
   made->path = id.internal;

@@ -25,6 +25,18 @@ void WarnOfGpu0(const NcclLibrary& library, const CudaDevice& device) {
              "does a rank that sees its own GPU only (CUDA_VISIBLE_DEVICES)");
 }
 
+// NCCL takes ranks of different NCCL_HOSTID for those of different hosts, on one GPU too.
+void AddHostId(char (&device)[16]) {
+  const char* id = std::getenv("NCCL_HOSTID");
+  if (id == nullptr) return;
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (; *id != '\0'; ++id) hash = (hash ^ static_cast<unsigned char>(*id)) * 0x100000001b3;
+  uint64_t begin = 0;
+  std::memcpy(&begin, device, sizeof begin);
+  begin ^= hash;
+  std::memcpy(device, &begin, sizeof begin);
+}
+
 template <size_t n>
 void Copy(const std::string& text, char (&to)[n]) {
   std::memcpy(to, text.data(), std::min(text.size(), n - 1));
@@ -160,6 +172,7 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
   why = CannotPack(gpu);  // before the ranks connect, so that all of them know
   own.packs = why.empty() ? 1 : 0;
   Status status = gpu->Uuid(own.device);
+  AddHostId(own.device);
   CudaDevice::Current current(gpu);
   if (status.ok()) status = current.status();
   if (status.ok() && first) {
