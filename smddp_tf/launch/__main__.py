@@ -14,7 +14,17 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch import command, commits, container, hosts, mpi, options, racks, supervise
+from smddp_tf.launch import (
+    command,
+    commits,
+    container,
+    hosts,
+    mpi,
+    options,
+    racks,
+    session,
+    supervise,
+)
 from smddp_tf.launch.errors import LaunchError
 from smddp_tf.launch.machine import Machine, this_machine
 
@@ -213,7 +223,11 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     told = {**environment, **command.told(job)}
     if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
         told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
-    outcome = supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
+    # Daemons on other hosts would look for the folder there.
+    own = launcher.kind == "openmpi" and launcher.major >= 5 and not (job.hosts or given.srun)
+    folder = session.own_folder(told, words) if own else contextlib.nullcontext(told)
+    with folder as told:
+        outcome = supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
     commits.finish(made, outcome)
     return outcome
 

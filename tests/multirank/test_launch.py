@@ -147,17 +147,43 @@ def test_doctor_under_mpirun():
     assert report["mpi"] != "none"
 
 
-def test_advice_where_mpirun_is_process_1():
-    """As in `docker run image mpirun ...`: a rank on one of two cores is told so."""
-    if os.cpu_count() < 2:
-        pytest.skip("one core")
-    inside = ["unshare", "--pid", "--fork", "--mount-proc"]
+@pytest.fixture
+def as_container() -> list:
+    """The words before a command whose process ids begin at 1."""
+    inside = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
     tried = subprocess.run([*inside, "true"], capture_output=True, text=True, check=False)
     if tried.returncode != 0:
         pytest.skip(f"unshare --pid: {tried.stderr.strip()}")
+    return inside
+
+
+def test_a_container_that_was_killed_starts_again(as_container, tmp_path):
+    """Its mpirun has the process id of the one that was killed, whose files are still there."""
+    environment = launcher.environment({**WITH_MPIRUN, "TMPDIR": str(tmp_path)})
+    waits = f"touch {tmp_path}/runs && exec sleep 60"
+    words = [*as_container, *SMDDPRUN, "-np", "1", "sh", "-c"]
+    with subprocess.Popen([*words, waits], env=environment, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while not (tmp_path / "runs").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.kill()
+    assert (tmp_path / "runs").exists()
+    left = {path.name for path in tmp_path.iterdir()}
+    assert len(left) == 2, left  # and mpirun's files
+    again = [*words, "echo it runs in $TMPDIR, mpirun in $PMIX_SERVER_TMPDIR"]
+    done = subprocess.run(again, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert f"it runs in {tmp_path}, mpirun in {tmp_path}/smddprun." in done.stdout, done.stdout
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_advice_where_mpirun_is_process_1(as_container):
+    """As in `docker run image mpirun ...`: a rank on one of two cores is told so."""
+    if os.cpu_count() < 2:
+        pytest.skip("one core")
     mpirun = pathlib.Path(sys.executable).with_name("mpirun")
     words = [mpirun, "-np", 1, "--bind-to", "core", sys.executable, "-c"]
-    code, output = run([*inside, *words, "import smddp_tf; smddp_tf.init()"])
+    code, output = run([*as_container, *words, "import smddp_tf; smddp_tf.init()"])
     assert code == 0, output
     assert "mpirun bound this rank to 1 of its" in output
 
