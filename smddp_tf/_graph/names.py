@@ -91,13 +91,28 @@ def given_name(name: str, group: Group) -> str:
 def _function_name(graph, group: Group, thread: str) -> str:
     """The function's name, without what depends on which others the process has traced.
 
+    In a dataset it has the dataset's too, since the training loop may call another function of the
+    name at the same time.
+    """
+    name, dataset = _plain_name(graph), order.dataset_graph()
+    if dataset is None:
+        return name
+    title = _dataset_title(dataset, group, thread)
+    return title if dataset is graph else f"{title}/{name}"
+
+
+def _plain_name(graph) -> str:
+    return re.sub(r"_\d+$", "", getattr(graph, "name", ""))
+
+
+def _dataset_title(graph, group: Group, thread: str) -> str:
+    """The name of a dataset's function, with a number.
+
     Several datasets may run functions of one name (lambdas have no other) at the same time, so
     those with collectives are numbered: for each process set, as _count() does, and each thread
     that makes datasets.
     """
-    name = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
-    if not name.startswith("Dataset_"):
-        return name
+    name = _plain_name(graph)
     if not hasattr(graph, _DATASET):
         setattr(graph, _DATASET, {})
     numbers = getattr(graph, _DATASET)

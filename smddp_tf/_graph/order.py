@@ -35,7 +35,9 @@ _LAST = "_smddp_tf_last"
 _FREE_OPS = ("SmddpPlanBucket", "SmddpIteration", "SmddpQuery", "SmddpSelfTest")
 # What the constant holds. TensorFlow inlines small ones, so it is larger.
 _VALUE = np.frombuffer(b"what smddp_tf collectives touch." * 32, np.int32)
-_handles: dict = {}  # device -> variable_handle()
+_ORDERS_CALLS = "_smddp_tf_orders_calls"
+_HANDLES = "_smddp_tf_handles"
+_thread = threading.local()
 
 
 @functools.cache
@@ -43,6 +45,28 @@ def _constant():
     """The constant that collectives touch."""
     with tf.init_scope(), tf.device("/cpu:0"):
         return tf.constant(_VALUE)
+
+
+def dataset_graph():
+    """The graph of the tf.data.Dataset's function in which this is traced, or None."""
+    graph = tf.compat.v1.get_default_graph()
+    while graph is not None and not getattr(graph, "name", "").startswith("Dataset_"):
+        graph = getattr(graph, "outer_graph", None)
+    return graph
+
+
+def _handles() -> dict:
+    """Device -> the handle that functions use which this thread traces.
+
+    XLA locks the variables that a function assigns until it ends. With one for all, functions of
+    two threads would wait for each other: on this rank one for the lock, and the other for a rank
+    on which it is the other way round. TensorFlow's threads run the functions of datasets, whoever
+    traces them, so each dataset has its own too.
+    """
+    owner = dataset_graph() or _thread
+    if not hasattr(owner, _HANDLES):
+        setattr(owner, _HANDLES, {})
+    return getattr(owner, _HANDLES)
 
 
 def variable_handle():
@@ -54,12 +78,15 @@ def variable_handle():
     if not device:
         gpus = tf.config.list_logical_devices("GPU")
         device = gpus[0].name if gpus else "/cpu:0"
-    if device not in _handles:
+    handles = _handles()
+    if device not in handles:
         with tf.init_scope(), tf.device(device):
-            handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
+            name = context.anonymous_name()  # it lives as long as a function that uses it
+            handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
             tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-        _handles[device] = handle
-    return _handles[device]
+        setattr(handle, _ORDERS_CALLS, True)
+        handles[device] = handle
+    return handles[device]
 
 
 def _stands_for_constant(tensor) -> bool:
@@ -88,7 +115,7 @@ def _captured(graph) -> list:
 
 def keeps_order(tensor) -> bool:
     """Whether an eager tensor is what keeps collectives in order: a constant or a variable."""
-    return _is_constant(tensor) or any(tensor is handle for handle in _handles.values())
+    return _is_constant(tensor) or getattr(tensor, _ORDERS_CALLS, False)
 
 
 def touches_collectives(function) -> bool:

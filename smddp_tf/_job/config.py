@@ -100,3 +100,39 @@ def xla_call() -> str:
 def set_bucket_bytes(size: int) -> None:
     """Sets SMDDP_BUCKET_BYTES in this process."""
     os.environ["SMDDP_BUCKET_BYTES"] = str(int(size))
+
+
+# What a launcher sets anew that a rank starts: the ranks of a job inside a job are ranks.
+_LAUNCH = (
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "PMI_RANK",
+    "PMI_FD",
+    "PMI_PORT",
+    "SLURM_STEP_ID",
+)
+
+
+def _launch() -> str:
+    return ",".join(os.environ.get(name, "") for name in _LAUNCH)
+
+
+def mark_rank() -> None:
+    """Sets SMDDP_RANK_PROCESS, by which processes that this rank starts know that they are none.
+
+    They inherit what the launcher told the rank, so MPI would take them for it.
+    """
+    os.environ["SMDDP_RANK_PROCESS"] = f"{os.getpid()} {_launch()}"
+
+
+def unmark_rank() -> None:
+    """Takes back mark_rank(), in the rank itself."""
+    if os.environ.get("SMDDP_RANK_PROCESS", "").startswith(f"{os.getpid()} "):
+        del os.environ["SMDDP_RANK_PROCESS"]
+
+
+def parent_rank() -> str:
+    """The process id of the rank that started this process; "" if none did."""
+    parent, _, launch = os.environ.get("SMDDP_RANK_PROCESS", "").partition(" ")
+    return "" if parent == str(os.getpid()) or launch != _launch() else parent

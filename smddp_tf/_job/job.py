@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._job import agreement, basics, native
+from smddp_tf._job import agreement, basics, config, native
 from smddp_tf._job.enums import Code
 from smddp_tf._job.process_sets import (
     ProcessSet,
@@ -46,6 +47,17 @@ def _install_exit_hooks() -> None:
         atexit.register(shutdown)
 
 
+def _refuse_child() -> None:
+    """Raises InitError in a process that a rank started, as multiprocessing does."""
+    if config.parent_rank():
+        raise InitError(
+            f"this process ({os.getpid()}) was started by a rank of the job (process "
+            f"{config.parent_rank()}), so it is none itself and cannot call init(). Call "
+            "collectives in the rank; if multiprocessing runs the script again, keep init() and "
+            'what follows under `if __name__ == "__main__":`'
+        )
+
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Connects this process to the other ranks of the job. Further calls have no effect.
 
@@ -63,8 +75,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     Raises:
       ValueError: an argument is invalid, or differs between ranks; raised on all ranks.
       InitError: the ranks cannot be connected, or their settings are invalid or differ (raised on
-        all ranks); or the launcher started further processes that cannot be joined. The message
-        includes the remedy.
+        all ranks); or the launcher started further processes that cannot be joined; or a rank
+        started this process. The message includes the remedy.
     """
     with _init_lock:
         if basics.is_initialized():
@@ -79,6 +91,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
         ranks = [] if comm is None else ranks_of(comm)
         wanted = wanted_sets(process_sets)
+        _refuse_child()
 
         # A rank that cannot start still connects, to report its problem to the others.
         *terms, problem = agreement.terms()
@@ -86,6 +99,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
         if code != Code.OK:
             raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
+        if basics.mpi_enabled():
+            config.mark_rank()
 
         _install_exit_hooks()
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
@@ -100,3 +115,4 @@ def shutdown() -> None:
         process_set._invalidate()
     added_sets.clear()
     native.core().smddp_shutdown(int(_failed))
+    config.unmark_rank()

@@ -12,6 +12,14 @@ def test_beside_the_loop(job, kind):
     job(datasets.beside_the_loop(kind=kind), 2).check(2)
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_function_beside_the_loop(job, python, compiled):
+    """Neither takes the other's sums, nor waits for it: XLA locks what keeps calls in order."""
+    env = {"SMDDP_TIMEOUT_SECONDS": "20"}
+    body = datasets.function_beside_the_loop(compiled)
+    job(body, 2, python=python, env=env).check(2)
+
+
 def test_two_lambdas(job, python):
     job(datasets.two_lambdas, 2, python=python).check(2)
 

@@ -108,6 +108,17 @@ def test_a_forked_child_is_no_rank(job):
     assert all(result == {"code": 7, "sum": 2.0} for result in results.values())
 
 
+def test_init_in_a_child_of_a_rank(job):
+    """MPI would take it for the rank: it hung, and the rank crashed at its end."""
+    results = job(faults.inits_of_children, 2).check(2)
+    for result in results.values():
+        for text in result["texts"]:
+            assert f"was started by a rank of the job (process {result['pid']})" in text, text
+            assert "__main__" in text
+        assert result["sum"] == 2
+    assert results[0]["inside"].count("ranks 2") == 2, results[0]["inside"]
+
+
 def test_a_rank_that_stops(job):
     """A warning names it and the tensors; then an error does."""
     env = {"SMDDP_STALL_WARNING_SECONDS": "1", "SMDDP_TIMEOUT_SECONDS": "5"}

@@ -14,6 +14,14 @@ def test_functions_called_from_several_threads(job, threads, inter_op):
     assert all(result["sum"] == 2 for result in results.values())
 
 
+@pytest.mark.parametrize(("threads", "inter_op"), [(2, 0), (5, 1)])
+def test_compiled_functions_called_from_several_threads(job, python, threads, inter_op):
+    """XLA locks what keeps a function's calls in order, which is not the same in two threads."""
+    body = order_by_name.functions_of_threads(threads, inter_op, compiled=True)
+    env = {**ENV, "SMDDP_TIMEOUT_SECONDS": "20"}
+    job(body, 2, env=env, python=python, timeout=90).check(2)
+
+
 def test_tapes_of_named_threads(job, python):
     """Their functions and tapes have the same names, so those of the threads tell them apart."""
     job(order_by_name.tapes_of_named_threads, 2, env=ENV, python=python, timeout=90).check(2)

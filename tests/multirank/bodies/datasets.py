@@ -56,6 +56,17 @@ def beside_the_loop(kind):
     report()
 
 
+def function_beside_the_loop(compiled):
+    """A function that a dataset calls, and one of the same name that the loop calls."""
+    of_data = tf.function(_sum, jit_compile=compiled)
+    of_loop = tf.function(_sum, jit_compile=compiled)
+    for i, element in enumerate(tf.data.Dataset.range(STEPS).map(of_data).prefetch(3)):
+        mine = of_loop(tf.constant(1000.0 + i))
+        wanted = (1000.0 + i) * total, i * total
+        assert (float(mine), float(element)) == wanted, (i, float(mine), float(element))
+    report()
+
+
 def two_lambdas():
     """TensorFlow names the functions of both datasets alike, and both are fetched ahead."""
     numbers = tf.data.Dataset.range(STEPS)

@@ -1,7 +1,9 @@
 """What ranks do in test_faults.py."""
 
 import os
+import pathlib
 import signal
+import subprocess
 import sys
 import time
 
@@ -174,6 +176,47 @@ def a_forked_child():
         os._exit(0)
     _, status = os.waitpid(child, 0)
     report(code=os.WEXITSTATUS(status), sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+
+
+INIT_OF_A_CHILD = """
+import smddp_tf as hvd
+try:
+    hvd.init()
+except hvd.errors.InitError as error:
+    print(error)
+"""
+
+
+def _in_a_fork() -> str:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.dup2(writer, 1)
+        exec(INIT_OF_A_CHILD)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    return os.read(reader, 4096).decode()
+
+
+def inits_of_children():
+    """A rank's children call init(), as where multiprocessing imports the script again."""
+    command = [sys.executable, "-c", INIT_OF_A_CHILD]
+    texts = [_in_a_fork(), subprocess.run(command, capture_output=True, text=True).stdout]
+    # Those of a launcher of their own are ranks.
+    mpirun = [pathlib.Path(sys.executable).with_name("mpirun"), "--oversubscribe", "-np", "2"]
+    script = "import smddp_tf as hvd; hvd.init(); print('ranks', hvd.size())"
+    # That launcher must not take itself for a rank.
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_COMM", "PMIX_", "PRTE_"))}
+    inner = [*mpirun, sys.executable, "-c", script]
+    inside = subprocess.run(inner, env=env, capture_output=True, text=True) if rank == 0 else None
+    report(
+        texts=texts,
+        inside=(inside.stdout + inside.stderr) if inside else "",
+        sum=float(hvd.allreduce(1.0, op=hvd.Sum)),
+        pid=os.getpid(),
+    )
 
 
 class _Failing:

@@ -13,8 +13,8 @@ from bodies.order import CALLS, late, mine, total
 v1 = tf.compat.v1
 
 
-def _called(number):
-    @tf.function
+def _called(number, **options):
+    @tf.function(**options)
     def call(turn):
         x = late(mine(number + 1), (turn + number) % size == rank)
         first = hvd.allreduce(x, op=hvd.Sum, name=f"first{number}")
@@ -33,14 +33,14 @@ def _in_threads(body, count, started_alike=False):
     assert not any(one.is_alive() for one in started), "a thread still waits"
 
 
-def functions_of_threads(threads, inter_op):
+def functions_of_threads(threads, inter_op, compiled=False):
     """inter_op: how many threads TensorFlow has to run operations; 0 for as many as it likes."""
     if inter_op:
         tf.config.threading.set_inter_op_parallelism_threads(inter_op)
     wrong = []
 
     def thread(number):
-        call, wanted = _called(number), (number + 1) * total * 101.0
+        call, wanted = _called(number, jit_compile=compiled), (number + 1) * total * 101.0
         for turn in range(CALLS):
             try:
                 got = float(call(tf.constant(turn)))
