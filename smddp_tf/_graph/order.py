@@ -36,7 +36,8 @@ _LAST = "_smddp_tf_last"
 _FREE_OPS = ("SmddpPlanBucket", "SmddpIteration", "SmddpQuery", "SmddpSelfTest")
 # What the constant holds. TensorFlow inlines small ones, so it is larger.
 _VALUE = np.frombuffer(b"what smddp_tf collectives touch." * 32, np.int32)
-_handles: dict = {}  # device -> variable_handle()
+_handles: dict = {}  # a device's type and index -> variable_handle()
+_handles_lock = threading.Lock()
 
 
 @functools.cache
@@ -49,22 +50,29 @@ def _constant():
 def variable_handle():
     """The handle of the variable that keeps calls in order inside XLA.
 
-    XLA takes variables of the device that it compiles for only, so each device has one.
+    XLA takes variables of the device that it compiles for only, so each device has one. It refuses
+    two handles of one variable, which threads or two names of a device must not bring.
     """
     device = context.context().device_name
     if not device:
         gpus = tf.config.list_logical_devices("GPU")
         device = gpus[0].name if gpus else "/cpu:0"
-    if device not in _handles:
-        with tf.init_scope(), tf.device(device):
-            handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-        # Gradients of what is in a loop ask what is behind a captured handle.
-        handle_data_util.set_handle_data(
-            handle, handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64)
-        )
-        _handles[device] = handle
-    return _handles[device]
+    spec = tf.DeviceSpec.from_string(device)
+    key = spec.device_type, spec.device_index
+    with _handles_lock:
+        if key not in _handles:
+            _handles[key] = _new_handle(device)
+        return _handles[key]
+
+
+def _new_handle(device: str):
+    with tf.init_scope(), tf.device(device):
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
+    # Gradients of what is in a loop ask what is behind a captured handle.
+    data = handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64)
+    handle_data_util.set_handle_data(handle, data)
+    return handle
 
 
 def _stands_for_constant(tensor) -> bool:
