@@ -4,7 +4,7 @@
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
-# make soak    100,000 simulated schedules and 1,000 random programs, against wrong numbers; takes long
+# make soak    100,000 simulated schedules and 1,300 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
@@ -49,7 +49,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-containers soak soak-schedules soak-programs faults equality sanitize build build-tests lint format \
+.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers docs clean distclean
 
 train: build
@@ -76,7 +76,7 @@ test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 test-containers: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts/containers.py
 
-soak: soak-schedules soak-programs
+soak: soak-schedules soak-programs soak-derivatives
 
 # A schedule that fails prints its seed: build/smddp_simulate --seed N --verbose runs it again.
 soak-schedules: build-tests
@@ -84,6 +84,9 @@ soak-schedules: build-tests
 
 soak-programs: build
 	$(BIN)/python tests/programs/soak.py --programs 1000
+
+soak-derivatives: build
+	$(BIN)/python tests/derivatives/soak.py --programs 300
 
 equality: build $(VENV15)/.ready
 	$(BIN)/python tests/multirank/equality.py --write docs/equality.md

@@ -28,6 +28,7 @@ tf = tensorflow()
 from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.framework.ops import EagerTensor  # noqa: E402
+from tensorflow.python.ops import handle_data_util  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
 _LAST = "_smddp_tf_last"
@@ -56,7 +57,7 @@ def dataset_graph():
 
 
 def _handles() -> dict:
-    """Device -> the handle that functions use which this thread traces.
+    """A device's type and index -> the handle that functions use which this thread traces.
 
     XLA locks the variables that a function assigns until it ends. With one for all, functions of
     two threads would wait for each other: on this rank one for the lock, and the other for a rank
@@ -72,21 +73,30 @@ def _handles() -> dict:
 def variable_handle():
     """The handle of the variable that keeps calls in order inside XLA.
 
-    XLA takes variables of the device that it compiles for only, so each device has one.
+    XLA takes variables of the device that it compiles for only, so each device has one. It refuses
+    two handles of one variable, which threads or two names of a device must not bring.
     """
     device = context.context().device_name
     if not device:
         gpus = tf.config.list_logical_devices("GPU")
         device = gpus[0].name if gpus else "/cpu:0"
-    handles = _handles()
-    if device not in handles:
-        with tf.init_scope(), tf.device(device):
-            name = context.anonymous_name()  # it lives as long as a function that uses it
-            handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
-            tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-        setattr(handle, _ORDERS_CALLS, True)
-        handles[device] = handle
-    return handles[device]
+    spec, handles = tf.DeviceSpec.from_string(device), _handles()
+    key = spec.device_type, spec.device_index
+    if key not in handles:
+        handles[key] = _new_handle(device)
+    return handles[key]
+
+
+def _new_handle(device: str):
+    with tf.init_scope(), tf.device(device):
+        name = context.anonymous_name()  # it lives as long as a function that uses it
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
+        tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
+    # Gradients of what is in a loop ask what is behind a captured handle.
+    data = handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64)
+    handle_data_util.set_handle_data(handle, data)
+    setattr(handle, _ORDERS_CALLS, True)
+    return handle
 
 
 def _stands_for_constant(tensor) -> bool:

@@ -35,3 +35,9 @@ def test_keras_fit(job, python):
 def test_row_major(job, python):
     """Calls say how their tensors lie in memory; on the CPU that is what XLA does anyway."""
     job(jit.row_major, 2, python=python).check(2)
+
+
+def test_one_variable(job, python):
+    """XLA refuses a program to which two handles of one variable are passed."""
+    results = job(jit.one_variable, 2, python=python).check(2)
+    assert {result["checks"] for result in results.values()} == {5}

@@ -4,6 +4,7 @@ They are in a file of their own because an op's gradient is made of other ops: a
 reducescatter, and the reverse.
 """
 
+from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.allgather import allgather
 from smddp_tf._graph.ops.allreduce import allreduce
@@ -71,11 +72,10 @@ def _(node, *upstream):
 def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", group)
-    if basics.rank() == root:
-        return averaged
-    # A session runs only what its fetches need, and zeros of a known shape need no input.
-    with tf.control_dependencies(averaged):
-        return [tf.zeros_like(grad) for grad in averaged]
+    at_root = tf.constant(basics.rank() == root)
+    # Not zeros alone: the allreduce would then have no gradient here, but one at the root. Nor
+    # would a session run it, which runs only what its fetches need.
+    return [tf.where(at_root, grad, tf.zeros_like(grad)) for grad in averaged]
 
 
 @_gradient_of("Broadcast")
@@ -84,8 +84,37 @@ def _(node, *upstream):
 
 
 def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
-    """This rank's rows of the average of all ranks' gradients, as in Horovod."""
-    return reducescatter(upstream, Average, 1.0, 1.0, name + ".grad", group)
+    """This rank's rows of the average of all ranks' gradients, as in Horovod.
+
+    A reducescatter's own gradient is not divided by the ranks (see below), but outside of jit this
+    is an allreduce, whose gradient is. So the second derivative is told apart.
+    """
+    name += ".grad"
+
+    @tf.custom_gradient
+    def own_rows(grad):
+        def gradient(upstream):
+            with xla.of_jit():
+                return _of_own_rows(upstream, name, group)
+
+        return reducescatter([grad], Average, 1.0, 1.0, name, group)[0], gradient
+
+    return [own_rows(upstream[0])]
+
+
+def _of_own_rows(upstream, name: str, group: Group):
+    """The average of what is the ranks' rows and zeros elsewhere; its gradient is theirs again."""
+
+    @tf.custom_gradient
+    def all_rows(rows):
+        def gradient(upstream):
+            with xla.of_jit():
+                return _of_allgather_in_jit([upstream], name, group)[0]
+
+        gathered = allgather(rows, name + ".grad", group)
+        return gathered / tf.cast(group.size, gathered.dtype), gradient
+
+    return all_rows(upstream)
 
 
 @_gradient_of("Allgather")

@@ -25,16 +25,28 @@ def _at_once(loop):
 
 
 def _in_turn(loop):
-    """Converts an op to a loop that keeps program order."""
+    """Converts an op to a loop that keeps program order.
+
+    In a tf.cond all rows may take the other branch. What one without rows gives has a shape all the
+    same, which only the op knows, so it runs once, for zeros.
+    """
     count = loop.pfor.loop_len_vector[0]
+    runs = tf.maximum(count, 1)
+    rows = [_padded(one.t, runs - count) if one.is_stacked else one.t for one in loop.inputs]
 
     def body(i, *results):
-        outputs = _emit(loop, [one.t[i] if one.is_stacked else one.t for one in loop.inputs])
+        inputs = [t[i] if one.is_stacked else t for one, t in zip(loop.inputs, rows, strict=True)]
+        outputs = _emit(loop, inputs)
         return i + 1, *[r.write(i, output) for r, output in zip(results, outputs, strict=True)]
 
-    results = [tf.TensorArray(output.dtype, count) for output in loop.outputs]
-    _, *results = tf.while_loop(lambda i, *_: i < count, body, (0, *results), parallel_iterations=1)
-    return [pfor.wrap(result.stack(), True) for result in results]
+    results = [tf.TensorArray(output.dtype, runs) for output in loop.outputs]
+    _, *results = tf.while_loop(lambda i, *_: i < runs, body, (0, *results), parallel_iterations=1)
+    return [pfor.wrap(result.stack()[:count], True) for result in results]
+
+
+def _padded(rows, more):
+    zeros = tf.zeros(tf.concat([[more], tf.shape(rows)[1:]], 0), rows.dtype)
+    return tf.concat([rows, zeros], 0)
 
 
 def _refuse(loop):

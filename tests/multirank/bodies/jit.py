@@ -1,6 +1,7 @@
 """What ranks do in test_jit.py."""
 
 import os
+import threading
 import time
 
 import numpy as np
@@ -135,3 +136,34 @@ def row_major():
     calls = program.count('custom_call_target="smddp_collective"')
     assert calls == program.count("operand_layout_constraints={f32") == 3, program
     report(done=True)
+
+
+def one_variable():
+    """What orders compiled calls is one variable, in all threads and by all names of a device."""
+    x = tf.constant([rank + 1.0, 2.0])
+    together = threading.Barrier(4)
+    functions = []
+
+    def sums(x):
+        for i in range(4):
+            x = hvd.allreduce(x, op=hvd.Sum, name=f"sum{i}")
+        return x
+
+    def trace():
+        function = tf.function(sums, jit_compile=True)
+        together.wait(30)
+        functions.append(function.get_concrete_function(x))
+
+    threads = [threading.Thread(target=trace, daemon=True) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    with tf.device("/cpu:0"):
+        elsewhere = tf.function(sums, jit_compile=True).get_concrete_function(x)
+    functions.append(tf.function(lambda x: sums(x) + elsewhere(x), jit_compile=True))
+    for i, function in enumerate(functions):
+        want = np.array([total, 2 * size]) * size**3
+        equal(function(x), want * (2 if i == 4 else 1))
+    report(checks=checked())

@@ -77,6 +77,35 @@ def between_collectives():
     report(checks=checked())
 
 
+def branches():
+    """In a branch that no row takes, what loops over the rows gives has a shape too."""
+    rows = tf.constant(ROWS[: 2 * size], tf.float32) * (rank + 1)
+
+    def gathers(v):
+        return tf.reshape(hvd.allgather(v), [size, 4])
+
+    def scatters(v):
+        parts = hvd.reducescatter(tf.tile(v, [size]), op=hvd.Sum)
+        return tf.stack([parts] * size) + tf.reshape(hvd.alltoall(tf.tile(v, [size])), [size, 4])
+
+    each = np.stack([ROWS[: 2 * size] * (r + 1) for r in range(size)], 1)
+    wanted = each, each + each.sum(1, keepdims=True)
+    for wrap in (lambda f: f, tf.function):
+        call = wrap(lambda t: tf.vectorized_map(lambda v: _branch(v, t, gathers, scatters), rows))
+        for turn in range(4):
+            # All rows take one, all the other, or some each.
+            at = [-1.0, 1e9, 12.0][turn % 3]
+            got = call(tf.constant(at, tf.float32))
+            for i, row in enumerate(ROWS[: 2 * size]):
+                equal(got[i], wanted[int(row[0] <= at)][i], turn, i)
+    report(checks=checked())
+
+
+def _branch(v, at, gathers, scatters):
+    first = hvd.broadcast(v, 0)[0]
+    return tf.cond(first > at, lambda: gathers(v), lambda: scatters(v))
+
+
 def maps_and_jacobians():
     for way, wrap in WAYS.items():
         _jacobians(way, wrap)
