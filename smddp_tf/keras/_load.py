@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,26 @@ from smddp_tf.keras import _distribution, _hooks
 from smddp_tf.keras._optimizer import DistributedOptimizer
 
 tf = tensorflow()
+
+
+def _warn_if_state_is_lost(filepath, optimizer) -> None:
+    """Warns where Keras 2's files have the optimizer's configuration, but not its state."""
+    inner = _distribution.innermost(optimizer)
+    if hasattr(inner, "apply"):  # Keras 3
+        return
+    legacy, path = hasattr(inner, "_aggregate_gradients"), os.fspath(filepath)
+    if path.endswith(".keras") and legacy:
+        kind, advice = "a legacy optimizer", "save as .h5 instead"
+    elif not path.endswith(".keras") and inner is not optimizer and not legacy:
+        kind, advice = "an optimizer in a LossScaleOptimizer", "save as .keras instead"
+    else:
+        return
+    warnings.warn(
+        f"{path} has no state of {type(inner).__name__}, as this Keras does not save that of "
+        f"{kind} there: iterations and slots begin anew; {advice}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
 
 
 def load_model(
@@ -60,6 +81,7 @@ def load_model(
             f"{filepath} was saved without an optimizer (not compiled, or weights only); load it "
             "with tf.keras and compile it with hvd.DistributedOptimizer(...)"
         )
+    _warn_if_state_is_lost(filepath, model.optimizer)
     if "backward_passes_per_step" in options:
         _hooks.take_saved_passes(_distribution.innermost(model.optimizer))
     DistributedOptimizer(model.optimizer, compression=compression, **options)

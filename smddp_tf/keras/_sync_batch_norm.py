@@ -83,11 +83,12 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
         # Keras 3 passes the mask as the only positional argument after inputs.
         mask = kwargs.get("mask", None if _LEGACY else args[0])
+        dtype = tf.float64 if mean.dtype == tf.float64 else tf.float32
         if mask is not None:
-            count = tf.reduce_sum(tf.cast(mask, tf.float32))
+            count = tf.reduce_sum(tf.cast(mask, dtype))
         else:
-            count = tf.cast(tf.size(inputs) // mean.shape.num_elements(), tf.float32)
+            count = tf.cast(tf.size(inputs) // mean.shape.num_elements(), dtype)
         joined = _joined_moments(
-            tf.cast(mean, tf.float32), tf.cast(variance, tf.float32), count, self._process_set
+            tf.cast(mean, dtype), tf.cast(variance, dtype), count, self._process_set
         )
         return tuple(tf.cast(moment, mean.dtype) for moment in joined)

@@ -36,3 +36,8 @@ def test_save_resume_and_plain_load(keras_job, tmp_path):
     command = [keras_job.python, *script]
     code, output, _ = launcher.run_command(command, timeout=120, env=keras_job.env)
     assert code == 0 and "output (2, 5)" in output, output[-3000:]
+
+
+def test_lost_states_of_optimizers(legacy_keras_job):
+    """load_model() warns where a format of Keras 2 leaves the optimizer's state out."""
+    legacy_keras_job(keras.lost_states, 2).check(2)

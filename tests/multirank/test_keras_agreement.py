@@ -25,3 +25,13 @@ def test_models_that_the_first_batch_builds(keras_job, ranks):
 def test_backup_and_restore(keras_job):
     """A run that was interrupted goes on in its epoch, on all ranks, from rank 0's disk."""
     keras_job(keras_agreement.backup_and_restore, 2).check(2)
+
+
+def test_rates_are_restored(keras_job):
+    """Rates and other variables that Keras 2 does not count, by BackupAndRestore."""
+    keras_job(keras_agreement.restored_optimizers, 2).check(2)
+
+
+def test_one_rate(keras_job):
+    """A rate that was set on some ranks only is that of the root."""
+    keras_job(keras_agreement.one_rate, 2).check(2)

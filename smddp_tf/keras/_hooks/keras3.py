@@ -29,6 +29,20 @@ def _accumulates(optimizer) -> bool:
     return bool(optimizer.gradient_accumulation_steps)
 
 
+def _refuse_accumulation(optimizer):
+    """For a class that accumulates but updates by other optimizers: nothing reduces there.
+
+    Raises:
+      RuntimeError: always.
+    """
+    raise RuntimeError(
+        f"{type(optimizer).__name__} hands its gradients to other optimizers, so with "
+        f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} of its own (which "
+        "backward_passes_per_step sets) they are not reduced; give gradient_accumulation_steps to "
+        "those optimizers"
+    )
+
+
 class _Apply(Hook):
     calls = 0
 
@@ -43,8 +57,19 @@ class _Apply(Hook):
                 grads = distribution.reduce_overwriting(grads, variables)
             elif not distribution.reduced:
                 grads = distribution.reduce(grads, variables)
+        updates = self.optimizer._backend_apply_gradients
+        before = updates.calls
         with distribution.step():
-            return self.original(grads, trainable_variables)
+            result = self.original(grads, trainable_variables)
+        if _accumulates(self.optimizer) and updates.calls == before and _updates_by_itself(self):
+            _refuse_accumulation(self.optimizer)
+        return result
+
+
+def _updates_by_itself(hook: Hook) -> bool:
+    """Whether the method is that of the optimizer's class and not Keras's base class."""
+    kinds = [kind for kind in type(hook.optimizer).__mro__ if hook.method in vars(kind)]
+    return kinds[0].__name__ != "BaseOptimizer"
 
 
 class _ApplyReduced(Hook):
@@ -67,18 +92,17 @@ class _ApplyReduced(Hook):
         before = optimizer.apply.calls
         result = self.original(*args, **kwargs)
         if optimizer.apply.calls == before:
-            raise RuntimeError(
-                f"{type(optimizer).__name__} hands its gradients to other optimizers, so with "
-                f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps} of its own "
-                "they are not reduced; give gradient_accumulation_steps to those optimizers"
-            )
+            _refuse_accumulation(optimizer)
         return result
 
 
 class _BackendApplyGradients(Hook):
     """Hooks the last method before every update: records its variables, detects local gradients."""
 
+    calls = 0
+
     def __call__(self, grads, trainable_variables):
+        self.calls += 1
         self.distribution.expect_reduced()
         self.optimizer._clip_gradients.variables = list(trainable_variables)
         return self.original(grads, trainable_variables)

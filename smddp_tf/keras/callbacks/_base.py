@@ -99,15 +99,35 @@ def optimizers_of(model) -> list:
     return found
 
 
+def _updated(optimizer, seen=()) -> Iterator[Variable]:
+    """The variables among an optimizer's attributes, and among those of optimizers that it holds.
+
+    tf_keras and Keras 2 leave some out of `variables`: the learning rate and other hyperparameters,
+    and Nadam's product of momenta.
+    """
+    own, seen = vars(optimizer), (*seen, optimizer)
+    values = {**own, **own.get("_hyper", {})}  # the hyperparameters of legacy optimizers
+    for _, value in sorted(values.items()):
+        several = isinstance(value, (list, tuple))
+        for one in value if several else [value]:
+            if hasattr(type(one), "apply_gradients") and all(one is not other for other in seen):
+                yield from _updated(one, seen)
+            elif hasattr(one, "assign") and not several:  # slots, and the model's variables
+                yield one
+
+
 def variables_of(optimizer) -> list:
-    """All variables of an optimizer, including a dynamic loss scale."""
+    """All variables of an optimizer, including hyperparameters and a dynamic loss scale."""
     variables = optimizer.variables
     found = list(variables if isinstance(variables, (list, tuple)) else variables())
     # tf_keras keeps the dynamic loss scale outside `variables`.
     scale = getattr(optimizer, "_loss_scale", None)
-    for name in ("_current_loss_scale", "_counter"):
-        variable = getattr(scale, name, None)
-        if variable is not None and all(variable is not other for other in found):
+    more = [getattr(scale, name, None) for name in ("_current_loss_scale", "_counter")]
+    more += _updated(_distribution.innermost(optimizer))
+    known = {id(getattr(one, "_value", one)) for one in found}
+    for variable in more:
+        if variable is not None and id(getattr(variable, "_value", variable)) not in known:
+            known.add(id(getattr(variable, "_value", variable)))
             found.append(variable)
     return found
 

@@ -1,6 +1,7 @@
 """What ranks do in test_keras.py."""
 
 import pickle
+import warnings
 
 import keras_modes
 import numpy as np
@@ -75,3 +76,32 @@ def resumes():
     difference = max(float(np.abs(a - b).max()) for a, b in pairs)
     assert difference < keras_modes.ADAM_TOLERANCE, difference
     report(difference=difference)
+
+
+def lost_states():
+    """load_model() says where a file of Keras 2 has no state of the optimizer; else it has one."""
+    kinds = keras.optimizers
+    scaled = keras.mixed_precision.LossScaleOptimizer
+    cases = {
+        "legacy.keras": (kinds.legacy.Adam(0.01), "save as .h5"),
+        "legacy.h5": (kinds.legacy.Adam(0.01), ""),
+        "scaled.keras": (scaled(kinds.Adam(0.01)), ""),
+        "scaled.h5": (scaled(kinds.Adam(0.01)), "save as .keras"),
+        "scaled_legacy.keras": (scaled(kinds.legacy.Adam(0.01)), "save as .h5"),
+        "scaled_legacy.h5": (scaled(kinds.legacy.Adam(0.01)), ""),
+        "plain.h5": (kinds.Adam(0.01), ""),
+    }
+    for name, (optimizer, advice) in cases.items():
+        mode = keras_modes.Mode()
+        model = mode.make(hvd.DistributedOptimizer(optimizer))
+        _fit(mode, model)
+        path = str(OUT / f"{rank}-{name}")
+        model.save(path)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            loaded = hvd.load_model(path)
+        found = [str(one.message) for one in caught if "begin anew" in str(one.message)]
+        assert [advice in one for one in found] == [True] * bool(advice), (name, found)
+        steps = int(tf.convert_to_tensor(loaded.optimizer.iterations))
+        assert (steps == 0) == bool(advice), (name, steps)
+    report(done=True)

@@ -304,3 +304,67 @@ def backup_and_restore():
         left = [files for _, _, files in os.walk(folder) if files]
         assert not left, left
     report(done=True)
+
+
+class SlowDown(Fail):
+    """Lowers the rate before it interrupts, as a plateau would."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self.fails and epoch == 0:
+            self.model.optimizer.learning_rate = 0.01
+
+
+def _resumed(make, folder, fails):
+    """The model, after a fit() that is interrupted, or goes on."""
+    keras.utils.set_random_seed(rank)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(make()), "mse")
+    callbacks = [C.BroadcastGlobalVariablesCallback(0), SlowDown(fails), C.BackupAndRestore(folder)]
+    try:
+        model.fit(X, Y, batch_size=4, epochs=4, verbose=0, callbacks=callbacks)
+    except KeyboardInterrupt:
+        assert fails
+    return model
+
+
+def _scaled(optimizer):
+    """As compile() makes it under mixed_float16."""
+    old = hasattr(keras.optimizers.Optimizer, "aggregate_gradients")
+    kind = keras.mixed_precision.LossScaleOptimizer if old else keras.optimizers.LossScaleOptimizer
+    return kind(optimizer)
+
+
+def restored_optimizers():
+    """What Keras 2's optimizers leave out of `variables` is restored on all ranks as well."""
+    kinds = keras.optimizers
+    makes = {
+        "SGD": lambda: kinds.SGD(0.1, momentum=0.9),
+        "Nadam": lambda: kinds.Nadam(0.1),
+        "scaled": lambda: _scaled(kinds.Nadam(0.1)),
+    }
+    if hasattr(keras.optimizers.Optimizer, "aggregate_gradients"):
+        makes["legacy"] = lambda: kinds.legacy.SGD(0.1)
+        makes["scaled legacy"] = lambda: _scaled(kinds.legacy.Nadam(0.1))
+    for name, make in makes.items():
+        folder = OUT / f"{name}-{rank}"
+        _resumed(make, folder, True)
+        model = _resumed(make, folder, False)
+        rates = hvd.allgather_object(_rate_of(model))
+        assert rates == [np.float32(0.01)] * size, (name, rates)
+        assert _same_everywhere(model.get_weights()), name
+    report(done=True)
+
+
+def one_rate():
+    """BroadcastGlobalVariablesCallback gives all ranks the rate of rank 0."""
+    kinds = [keras.optimizers.SGD]
+    if hasattr(keras.optimizers.Optimizer, "aggregate_gradients"):
+        kinds.append(keras.optimizers.legacy.SGD)
+    for kind in kinds:
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+        model.compile(hvd.DistributedOptimizer(kind(0.1)), "mse")
+        model.optimizer.learning_rate = 0.01 * (rank + 1)
+        callbacks = [C.BroadcastGlobalVariablesCallback(0), C.CheckRanksEqual()]
+        model.fit(X, Y, batch_size=4, verbose=0, callbacks=callbacks)
+        assert _rate_of(model) == np.float32(0.01)
+    report(done=True)

@@ -248,8 +248,21 @@ def _check_normalization(shape, parts, wrap=lambda f: f):
     assert np.allclose(sync.moving_variance, plain.moving_variance, atol=1e-5)
 
 
+def _check_normalization_in_float64():
+    """Nothing is rounded to float32 on its way between the ranks."""
+    layer = keras.layers.BatchNormalization
+    options = {"fused": False} if hasattr(layer, "_fused_batch_norm") else {}
+    whole = np.random.RandomState(0).randn(4 * size, 3) + 50
+    plain, sync = layer(dtype="float64", **options), hvd.SyncBatchNormalization(dtype="float64")
+    want = plain(whole, training=True)[4 * rank : 4 * rank + 4]
+    got = sync(whole[4 * rank : 4 * rank + 4], training=True)
+    # Inputs of size 50 are centred, and their squares of 2,500 too: some units of 2^-52 * 2,500.
+    assert np.abs(got - want).max() < 1e-11, np.abs(got - want).max()
+
+
 def sync_batch_normalization():
     keras.utils.set_random_seed(0)
+    _check_normalization_in_float64()
     even, uneven = [4] * size, [3 + 2 * r for r in range(size)]
     for wrap in WAYS.values():
         _check_normalization((3,), even, wrap)

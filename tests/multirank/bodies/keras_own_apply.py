@@ -75,26 +75,37 @@ def by_hand():
     report()
 
 
+def _by_kind(**options):
+    """Keras 3's own optimizer that hands gradients to others, by the names of the variables."""
+    kinds = keras.optimizers
+    parts = kinds.OptimizerMap(kinds.SGD(0.1, **options), {".*bias": kinds.SGD(0.2, **options)})
+    return kinds.MultiOptimizer(parts)
+
+
 def accumulating():
     """One that hands gradients on and accumulates is refused; one that clips is not."""
-    for optimizer in (Delegating(), _clipping()):
-        optimizer.gradient_accumulation_steps = 2
-        wrapped = hvd.DistributedOptimizer(optimizer)
-        kernel, bias = tf.Variable(tf.ones([2, 2])), tf.Variable(tf.ones([2]))
+    for optimizer in (Delegating(), _by_kind(), _clipping()):
+        wrapped = hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2)
+        kernel, bias = (keras.Variable(tf.ones(one)) for one in ([2, 2], [2]))
         grads = [(tf.fill(one.shape, rank + 1.0), one) for one in (kernel, bias)]
 
         def step(wrapped=wrapped, grads=grads):
             wrapped.apply_gradients(grads)
 
-        if isinstance(optimizer, Delegating):
+        if not isinstance(optimizer, Clipping):
             with raises(RuntimeError, "give gradient_accumulation_steps to those optimizers"):
                 step()
         else:
             for _ in range(4):
                 step()
-            assert float(tf.reduce_sum(kernel)) != 4.0
+            assert float(tf.reduce_sum(kernel.value)) != 4.0
             hvd.check_ranks_equal([kernel, bias])
-    report()
+    inner = {"gradient_accumulation_steps": 2}
+    modes = {
+        "several": Mode(_by_kind, policy="mixed_float16", tolerance=1e-3),
+        "several that accumulate": Mode(lambda: _by_kind(**inner), reference=_by_kind, joined=2),
+    }
+    report(differences=keras_modes.check(modes))
 
 
 class _Nameless(keras.optimizers.schedules.LearningRateSchedule):
