@@ -28,7 +28,6 @@ tf = tensorflow()
 from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.framework.ops import EagerTensor  # noqa: E402
-from tensorflow.python.ops import handle_data_util  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
 _LAST = "_smddp_tf_last"
@@ -69,9 +68,7 @@ def _new_handle(device: str):
     with tf.init_scope(), tf.device(device):
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name="smddp_tf_order")
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-    # Gradients of what is in a loop ask what is behind a captured handle.
-    data = handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64)
-    handle_data_util.set_handle_data(handle, data)
+    # Without handle data, with which gradients of loops in branches of loops are refused.
     return handle
 
 
