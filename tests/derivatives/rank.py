@@ -26,7 +26,6 @@ SECONDS = 120
 THREADS = ["alpha", "beta"]
 # What is known not to work, in the words of the errors.
 REFUSED = [
-    "Output shape of loop condition",  # a collective in a compiled loop's condition
     "Could not generate a generic TraceType",  # ForwardAccumulator with a compiled collective
     "without handle data",  # the same, in a loop
     "exception while vectorizing",  # jacobians of compiled collectives in functions and conds
