@@ -28,7 +28,6 @@ tf = tensorflow()
 from tensorflow.python.eager import context  # noqa: E402
 from tensorflow.python.framework import auto_control_deps  # noqa: E402
 from tensorflow.python.framework.ops import EagerTensor  # noqa: E402
-from tensorflow.python.ops import handle_data_util  # noqa: E402
 
 _CAPTURED = "_smddp_tf_captured"
 _LAST = "_smddp_tf_last"
@@ -92,9 +91,7 @@ def _new_handle(device: str):
         name = context.anonymous_name()  # it lives as long as a function that uses it
         handle = tf.raw_ops.VarHandleOp(dtype=tf.int64, shape=[], shared_name=name)
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(0, tf.int64))
-    # Gradients of what is in a loop ask what is behind a captured handle.
-    data = handle_data_util.create_handle_data(tf.TensorShape([]), tf.int64)
-    handle_data_util.set_handle_data(handle, data)
+    # Without handle data, with which gradients of loops in branches of loops are refused.
     setattr(handle, _ORDERS_CALLS, True)
     return handle
 

@@ -26,6 +26,9 @@ from smddp_tf.errors import LibraryError
 tf = tensorflow()
 
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: E402
+from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
+from tensorflow.python.ops import control_flow_util  # noqa: E402
+from tensorflow.python.ops.control_flow_v2_func_graphs import WhileCondFuncGraph  # noqa: E402
 
 # StableHLO's names of the dtypes.
 _ELEMENTS = {
@@ -63,7 +66,36 @@ def _static_shape(tensor) -> list:
     return tensor.shape.as_list()
 
 
+def _passes_token() -> bool:
+    """Whether calls of the graph pass the token to each other, without the variable.
+
+    A compiled loop's condition may read the variable, as its body left it, and not write it.
+
+    Raises:
+      tf.errors.UnimplementedError: in a function or branch of such a condition, which nothing would
+        order with the condition's other calls.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    if order.in_session() or isinstance(graph, WhileCondFuncGraph):
+        return True
+    while isinstance(graph, FuncGraph):
+        graph = graph.outer_graph
+        compiled = control_flow_util.GraphOrParentsInXlaContext(graph)
+        if isinstance(graph, WhileCondFuncGraph) and compiled:
+            raise tf.errors.UnimplementedError(
+                None,
+                None,
+                "inside tf.function(jit_compile=True) a function or branch in a loop's condition "
+                "cannot have a collective; call it in the loop's body, and give the condition its "
+                "result as a loop variable",
+            )
+    return False
+
+
 def _read_token():
+    token = _tokens().get(_control_flow())
+    if token is not None:
+        return token
     if not order.in_session():
         token = tf.raw_ops.ReadVariableOp(resource=order.variable_handle(), dtype=tf.int64)
         token.set_shape([])
@@ -71,18 +103,17 @@ def _read_token():
     # In a TF1 session the variable is not initialized. Collectives are matched by name there, so
     # only order within this function is needed: pass the token from call to call. Its value is the
     # number of the function's call, which becomes part of the name.
-    token = _session_tokens().get(_control_flow())
-    return call_number() if token is None else token
+    return call_number()
 
 
 def _write_token(token) -> None:
-    if not order.in_session():
-        tf.raw_ops.AssignVariableOp(resource=order.variable_handle(), value=token)
+    if _passes_token():
+        _tokens()[_control_flow()] = token
     else:
-        _session_tokens()[_control_flow()] = token
+        tf.raw_ops.AssignVariableOp(resource=order.variable_handle(), value=token)
 
 
-def _session_tokens() -> dict:
+def _tokens() -> dict:
     """The last token of each loop or branch of TF1's in the graph: others cannot use it."""
     graph = tf.compat.v1.get_default_graph()
     if not hasattr(graph, _TOKENS):

@@ -1,6 +1,7 @@
 """XLA's two kinds of custom call: who gets which, what they carry, and the classes of failures."""
 
 from bodies import jit
+from conftest import PYTHONS, on_ranks
 
 
 def test_classes_of_failures(job, python):
@@ -41,3 +42,9 @@ def test_one_variable(job, python):
     """XLA refuses a program to which two handles of one variable are passed."""
     results = job(jit.one_variable, 2, python=python).check(2)
     assert {result["checks"] for result in results.values()} == {5}
+
+
+@on_ranks("python", PYTHONS, 2, 3)
+def test_conditions_of_loops(job, python, ranks):
+    """Calls in a condition keep their order, and that with the body's."""
+    job(jit.conditions_of_loops, ranks, python=python).check(ranks)

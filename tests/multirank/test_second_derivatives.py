@@ -7,8 +7,3 @@ from conftest import PYTHONS, on_ranks
 @on_ranks("python", PYTHONS, 2, 3)
 def test_of_averages(job, python, ranks):
     job(second_derivatives.of_averages(), ranks, python=python, timeout=90).check(ranks)
-
-
-@on_ranks("python", PYTHONS, 2, 3)
-def test_of_compiled_loops(job, python, ranks):
-    job(second_derivatives.of_compiled_loops(), ranks, python=python, timeout=90).check(ranks)

@@ -167,3 +167,40 @@ def one_variable():
         want = np.array([total, 2 * size]) * size**3
         equal(function(x), want * (2 if i == 4 else 1))
     report(checks=checked())
+
+
+def conditions_of_loops():
+    """Several collectives in a compiled loop's condition, and some in its body."""
+
+    @tf.function(jit_compile=True)
+    def doubled(x):
+        def condition(x, _):
+            low, high = hvd.allreduce(x[0], op=hvd.Min), hvd.allreduce(x[1], op=hvd.Max)
+            return tf.logical_and(low < 20.0 * size, hvd.allreduce(high, op=hvd.Sum) < 1e6)
+
+        def body(x, turns):
+            return hvd.allreduce(x, op=hvd.Sum), turns + hvd.allreduce(1, op=hvd.Sum)
+
+        before = hvd.allreduce(x, op=hvd.Sum)
+        x, turns = tf.while_loop(condition, body, (x, 0))
+        return before, x, turns, hvd.allreduce(x, op=hvd.Sum)
+
+    x = np.array([total, 2.0 * size])
+    for _ in range(5):
+        before, last, turns, after = doubled(tf.constant([rank + 1.0, 2.0]))
+        want, count = x, 1
+        while want[0] < 20 * size:
+            want, count = want * size, count + 1
+        equal(before, x)
+        equal(last, want)
+        equal(turns, count * size)
+        equal(after, want * size)
+
+    @tf.function(jit_compile=True)
+    def nested(x):
+        within = tf.function(lambda x: hvd.allreduce(x) < 5.0)
+        return tf.while_loop(lambda x: within(x), lambda x: x + 1.0, [x])
+
+    with raises(tf.errors.UnimplementedError, "in the loop's body", "loop variable"):
+        nested(1.0)
+    report(checks=checked())
