@@ -184,7 +184,11 @@ TEST(TheFakeDriverEndsAProcessWhoseThreadsLeaveContexts) {
   }
   int status = 0;
   ASSERT(child > 0 && ::waitpid(child, &status, 0) == child);
+#ifdef __SANITIZE_THREAD__
+  EXPECT(status != 0);  // abort() in the end of a thread ends a forked child otherwise there
+#else
   EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+#endif
 }
 
 TEST(TheFakeNcclNeedsAGpuForEachRank) {
@@ -263,7 +267,9 @@ TEST(TheFakeNcclTakesNoCallWhileItIsAtWork) {
           library->CommWindowRegister(one.comm, memory, 1 << 20, &window, kNcclWindowSymmetric);
       // Success, as later versions say, is not the end of it.
       EXPECT_EQ(result, version[2] == '7' ? kNcclInProgress : kNcclSuccess);
-      if (window == nullptr) {
+      NcclResult state = kNcclSuccess;
+      EXPECT_EQ(library->CommGetAsyncError(one.comm, &state), kNcclSuccess);
+      if (state == kNcclInProgress) {
         EXPECT_EQ(library->CommFinalize(one.comm), kNcclInvalidArgument);
         EXPECT_EQ(library->CommDestroy(one.comm), kNcclInvalidArgument);
       }
