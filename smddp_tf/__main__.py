@@ -41,7 +41,7 @@ def _installed_from() -> str:
     """The wheel's tag, or where the package lies if it is not an installed wheel's."""
     here = pathlib.Path(smddp_tf.__file__).parent
     for found in importlib.metadata.distributions(name="smddp_tf"):
-        packaged = pathlib.Path(found.locate_file("smddp_tf"))
+        packaged = pathlib.Path(str(found.locate_file("smddp_tf")))
         lines = (found.read_text("WHEEL") or "").splitlines()
         tags = [line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: ")]
         # Building a wheel leaves metadata in the checkout, too, but without tags.
@@ -58,8 +58,10 @@ def _mpi(opened: str) -> str:
     if launcher is None:
         return "not opened, for there is one process; no mpirun on PATH"
     try:
-        options = {"capture_output": True, "text": True, "timeout": 20, "check": True}
-        said = subprocess.run([launcher, "--version"], **options).stdout.strip().splitlines()
+        ran = subprocess.run(
+            [launcher, "--version"], capture_output=True, text=True, timeout=20, check=True
+        )
+        said = ran.stdout.strip().splitlines()
     except (OSError, subprocess.SubprocessError) as error:
         said = [str(error)]
     # MPICH's first line is a title; its second one has the version.

@@ -75,7 +75,7 @@ def waits(by_rank: dict, offsets: dict) -> list:
         # A rank's collectives queue behind its earlier ones, so it counts as ready once it begins.
         ready = {r: max(t, by_rank[r][key]["ts"] + offsets[r]) for r, t in ready.items()}
 
-        last = max(ready, key=ready.get)
+        last = max(ready, key=lambda rank: ready[rank])
         total = sum(ready[last] - time for time in ready.values())
         found.append((total, last, by_rank[last][key]["name"], key[1]))
     return sorted(found, reverse=True)

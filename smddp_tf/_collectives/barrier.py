@@ -11,4 +11,5 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     """Blocks until every rank of the process set has called it."""
     group = check_process_set(process_set)
     name = name_or_site(name, "barrier", group)
-    return None if group.size == 1 else ops.barrier(name, group)
+    if group.size > 1:
+        ops.barrier(name, group)

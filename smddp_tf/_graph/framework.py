@@ -1,9 +1,10 @@
 """Imports TensorFlow for the rest of the package."""
 
 import functools
+from typing import Any
 
 
-def tensorflow():
+def tensorflow() -> Any:
     """Returns the tensorflow module, or raises an ImportError that says what to install."""
     try:
         import tensorflow as tf

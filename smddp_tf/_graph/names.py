@@ -18,7 +18,8 @@ _PACKAGE = __name__.split(".")[0] + "."
 _COUNTS = "_smddp_tf_counts"
 _DATASET = "_smddp_tf_dataset"
 _datasets: collections.Counter = collections.Counter()  # functions of tf.data with collectives
-_threads = weakref.WeakValueDictionary()  # default name -> the thread that used it last
+# Default name -> the thread that used it last.
+_threads: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
 
 def _thread_title() -> str:

@@ -112,7 +112,7 @@ def _is_constant(tensor) -> bool:
 def _captured(graph) -> list:
     """The graph's placeholders for captured constants; none without collectives in the graph."""
     captures = getattr(graph, "captures", ())
-    known = getattr(graph, _CAPTURED, (None, []))
+    known: tuple = getattr(graph, _CAPTURED, (None, []))
     if known[0] is not captures:
         inside = [inside for outside, inside in captures if _stands_for_constant(outside)]
         known = captures, inside

@@ -51,8 +51,8 @@ class ProcessSet:
       ValueError: the argument is neither a list of ranks nor a communicator.
     """
 
-    process_set_id = None
-    ranks = None
+    process_set_id: int | None = None
+    ranks: Any = None  # a list once it is added; None would make every use of it a check
 
     def __init__(self, ranks_or_comm: Any) -> None:
         self.ranks = sorted(ranks_of(ranks_or_comm))
@@ -131,7 +131,7 @@ def raise_for(code: int) -> None:
         raise JobError(native.last_error())
 
 
-def add_process_set(process_set: ProcessSet) -> ProcessSet:
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Adds a process set to the job. Collective over the job: ranks outside the set call it too.
 
     The ranks of the set allocate staging memory for it until it is removed

@@ -17,8 +17,13 @@ class ReduceOp(enum.IntEnum):
     Product = 5
 
     # Print the name: str() of an IntEnum is its number since Python 3.11, format() was before too.
-    __str__ = __repr__ = lambda self: self.name
-    __format__ = lambda self, spec: format(self.name, spec)  # noqa: E731
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(self.name, spec)
 
 
 Average, Sum, Adasum, Min, Max, Product = ReduceOp

@@ -95,7 +95,7 @@ def _by_size(specs, indices, bucket_bytes: int, first_bucket_bytes: int) -> list
 
 def _one_dtype_each(specs, groups) -> list:
     """Splits every group by dtype, preserving order."""
-    buckets = []
+    buckets: list = []
     for group in groups:
         by_dtype: dict = {}
         for i in group:

@@ -13,12 +13,13 @@ def adopt_horovod_environment() -> None:
         for name, value in os.environ.items()
         if name.startswith("HOROVOD_") and value
     }
+    level = given.get("LOG_LEVEL", "").lower()
     wanted = {
         "BUCKET_BYTES": given.get("FUSION_THRESHOLD"),
         "STALL_WARNING_SECONDS": given.get("STALL_CHECK_TIME_SECONDS"),
         "TIMEOUT_SECONDS": given.get("STALL_SHUTDOWN_TIME_SECONDS"),
         "TIMELINE": given.get("TIMELINE"),
-        "LOG_LEVEL": given.get("LOG_LEVEL", "").lower() or None,
+        "LOG_LEVEL": _HOROVOD_LEVELS.get(level, level) or None,
     }
     if wanted["BUCKET_BYTES"] == "0":
         wanted["BUCKET_BYTES"] = "1"  # no fusion: a bucket per gradient
@@ -26,7 +27,6 @@ def adopt_horovod_environment() -> None:
         wanted["TIMEOUT_SECONDS"] = _NEVER
     if given.get("STALL_CHECK_DISABLE", "0") not in ("0", "false"):
         wanted["STALL_WARNING_SECONDS"] = "0"
-    wanted["LOG_LEVEL"] = _HOROVOD_LEVELS.get(wanted["LOG_LEVEL"], wanted["LOG_LEVEL"])
     for name, value in wanted.items():
         if value is not None:
             os.environ.setdefault(f"SMDDP_{name}", value)

@@ -145,8 +145,8 @@ def _leave(options, rank: int, versions: dict, findings: list) -> NoReturn:
     os._exit(1)
 
 
-def _as_rank(options, environment: Mapping[str, str]) -> dict | None:
-    """The report of a job, on rank 0; None on the others. Ends the process if there is no job."""
+def _as_rank(options, environment: Mapping[str, str]) -> dict:
+    """The report of a job, the same on all ranks. Ends the process if there is no job."""
     own = machine.facts(environment)
     # One rank of a node imports TensorFlow, before any waits for it.
     first = environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or environment.get("MPI_LOCALRANKID")

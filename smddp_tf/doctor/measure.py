@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import ctypes
 import json
+import math
 import os
 import statistics
 import sys
@@ -109,15 +110,15 @@ def clock_offsets(rounds: int = 20) -> tuple:
     Cristian's algorithm: a rank sends its time in an allgather, so the others' times lie between
     the moments before and after it; the shortest of several rounds counts.
     """
-    best = None
+    shortest, offsets = math.inf, []
     for _ in range(rounds):
         before = time.time()
         times = gather(time.time())
         after = time.time()
-        if best is None or after - before < best[0]:
-            middle = (before + after) / 2
-            best = (after - before, [one - middle for one in times])
-    return [round(offset * 1e3, 3) for offset in best[1]], round(best[0] / 2 * 1e3, 3)
+        if after - before < shortest:
+            shortest, middle = after - before, (before + after) / 2
+            offsets = [one - middle for one in times]
+    return [round(offset * 1e3, 3) for offset in offsets], round(shortest / 2 * 1e3, 3)
 
 
 def why_no_peer_reads(ranks: list, local: list) -> str:
@@ -128,8 +129,8 @@ def why_no_peer_reads(ranks: list, local: list) -> str:
       local: the ranks of this node.
     """
     read = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    parts = [ctypes.c_void_p, ctypes.c_ulong]
-    read.argtypes, read.restype = [ctypes.c_int, *parts, *parts, ctypes.c_ulong], ctypes.c_ssize_t
+    part = (ctypes.c_void_p, ctypes.c_ulong)
+    read.argtypes, read.restype = (ctypes.c_int, *part, *part, ctypes.c_ulong), ctypes.c_ssize_t
     for peer in local:
         pid, address, wanted = ranks[peer]
         word = ctypes.c_uint64()

@@ -50,6 +50,7 @@ class _Listener:
 
     def __init__(self, port: int) -> None:
         self._selector = selectors.DefaultSelector()
+        self._connections: set = set()
         both = socket.has_dualstack_ipv6()
         family = socket.AF_INET6 if both else socket.AF_INET
         self._server = socket.create_server(
@@ -61,21 +62,24 @@ class _Listener:
 
     def poll(self, seconds: float) -> None:
         for key, _ in self._selector.select(seconds):
-            if key.fileobj is self._server:
+            connection = key.data
+            if connection is None:
                 connection, _ = self._server.accept()
                 connection.setblocking(False)
-                self._selector.register(connection, selectors.EVENT_READ)
+                self._selector.register(connection, selectors.EVENT_READ, connection)
+                self._connections.add(connection)
                 continue
             with contextlib.suppress(OSError):
-                hello = key.fileobj.recv(_HELLO_BYTES)
+                hello = connection.recv(_HELLO_BYTES)
                 if len(hello) == _HELLO_BYTES:
                     self.came.add(int.from_bytes(hello, "big"))
-            self._selector.unregister(key.fileobj)
-            key.fileobj.close()
+            self._selector.unregister(connection)
+            self._connections.remove(connection)
+            connection.close()
 
     def close(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
+        for one in (self._server, *self._connections):
+            one.close()
         self._selector.close()
 
 

@@ -155,7 +155,7 @@ def _say_ranks(job: command.Job, machine: Machine) -> None:
         return
     first = 0
     for host in job.hosts or [hosts.Host(machine.name, job.ranks)]:
-        last = first + host.slots - 1
+        last = first + (host.slots or job.ranks) - 1
         if job.ranks <= _MOST_LINES:
             for rank in range(first, last + 1):
                 supervise.say(f"rank {rank} starts on {host.name}")
@@ -184,7 +184,7 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
     if any(environment.get(name) for name in _OF_TOOLKIT):
         # It leaves the binding to Open MPI, which gives each of two ranks one core. The control
         # group limits what may be used anyway.
-        os.sched_setaffinity(0, range(os.cpu_count()))
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     values = {name: value for name, value in given.variables if value is not None}
     os.execvpe(program[0], program, {**environment, **values})
 
@@ -225,9 +225,11 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
         told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
     # Daemons on other hosts would look for the folder there.
     own = launcher.kind == "openmpi" and launcher.major >= 5 and not (job.hosts or given.srun)
-    folder = session.own_folder(told, words) if own else contextlib.nullcontext(told)
-    with folder as told:
-        outcome = supervise.run_with_restarts(words, told, given.max_restarts, job.tag_output)
+    folder: contextlib.AbstractContextManager[Mapping] = contextlib.nullcontext(told)
+    if own:
+        folder = session.own_folder(told, words)
+    with folder as variables:
+        outcome = supervise.run_with_restarts(words, variables, given.max_restarts, job.tag_output)
     commits.finish(made, outcome)
     return outcome
 

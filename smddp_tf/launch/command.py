@@ -276,9 +276,9 @@ def srun(job: Job, mpi: Mpi) -> list:
     Raises:
       LaunchError: srun cannot do what is asked for.
     """
-    of_mpirun = [job.nic, job.start_timeout, job.ssh_port, job.ssh_key, job.output_folder]
-    of_mpirun += [job.binding, job.more, job.timestamps]
-    if any(of_mpirun):
+    ssh = (job.ssh_port, job.ssh_key)
+    output = (job.output_folder, job.timestamps)
+    if any((job.nic, job.start_timeout, *ssh, *output, job.binding, job.more)):
         raise LaunchError(
             "--srun takes none of --nic, --start-timeout, --output-filename, --ssh-port, "
             "--ssh-identity-file, --mpi-args, --binding-args and --prefix-output-with-timestamp; "

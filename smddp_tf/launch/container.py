@@ -25,8 +25,11 @@ RANKS = "mpi_world_size"  # the hyperparameter that says how many there are
 PORT = 61023  # on which the other hosts wait
 SECONDS = 900  # hosts of a job start minutes apart
 # The hosts have new keys each time, and are alone in their network.
-SSH_WORDS = ("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null")
-SSH_WORDS += ("-o", "LogLevel=ERROR")
+SSH_WORDS = (
+    *("-o", "StrictHostKeyChecking=no"),
+    *("-o", "UserKnownHostsFile=/dev/null"),
+    *("-o", "LogLevel=ERROR"),
+)
 _FOLDERS = {
     "SM_MODEL_DIR": "/opt/ml/model",
     "SM_OUTPUT_DATA_DIR": "/opt/ml/output/data",

@@ -64,7 +64,8 @@ def cores_and_sockets(usable: set, folder: str = _CORES) -> tuple:
       usable: the numbers of the processors that may be used.
       folder: what the kernel says of all processors.
     """
-    cores, sockets = set(), Counter()
+    cores: set = set()
+    sockets: Counter = Counter()
     for number in usable:
         topology = pathlib.Path(folder, f"cpu{number}", "topology")
         try:

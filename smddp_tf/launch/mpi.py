@@ -81,8 +81,8 @@ def identify(path: str, said: str) -> Mpi:
     Raises:
       LaunchError: it is neither Open MPI 4 or later nor MPICH.
     """
-    found = re.search(r"\((?:Open MPI|OpenRTE)\)\s+v?(\d[\w.]*)", said)
-    if found and int(re.match(r"\d+", found[1])[0]) >= 4:
+    found = re.search(r"\((?:Open MPI|OpenRTE)\)\s+v?((\d+)[\w.]*)", said)
+    if found and int(found[2]) >= 4:
         return Mpi(path, "openmpi", found[1])
     hydra = re.search(r"HYDRA build details:\s*Version:\s*(\d[\w.]*)", said)
     if hydra:

@@ -153,8 +153,7 @@ def _kept(job: str) -> Iterator:
         yield
     finally:
         process.kill()
-        process.stdin.close()
-        process.wait(timeout=10)
+        process.communicate(timeout=10)
 
 
 def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:

@@ -8,6 +8,7 @@ import pathlib
 import pickle
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf._collectives.objects import pickled
 from smddp_tf._job import config
@@ -34,7 +35,7 @@ class Commits:
 
     def __init__(self, number: int):
         folder = config.commits_folder()
-        self._path = pathlib.Path(folder) / f"state{number}.pickle" if folder else None
+        self._path: Any = pathlib.Path(folder) / f"state{number}.pickle" if folder else None
 
     @property
     def kept(self) -> bool:
