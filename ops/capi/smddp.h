@@ -219,26 +219,6 @@ SMDDP_EXPORT int smddp_topk_select(int dtype, const void* in, const float* kept,
 SMDDP_EXPORT int smddp_topk_sum(const int32_t* indices, const float* values, int ranks, int64_t k,
                                 float divisor, int dtype, void* out, int64_t count);
 
-// The same on a GPU, whose memory all arrays are in: enqueued in `stream`, a CUstream, or
-// SMDDP_EVERY_STREAM. codes, residual, out and scratch begin at multiples of 16 bytes.
-// SMDDP_OK if the GPU that has `address` can run them.
-SMDDP_EXPORT int smddp_gpu_compressors(const void* address);
-SMDDP_EXPORT int smddp_gpu_int8_quantize(int dtype, const void* in, int64_t count, int8_t* codes,
-                                         float* scales, void* stream);
-SMDDP_EXPORT int smddp_gpu_int8_sum(const int8_t* codes, const float* scales, int ranks,
-                                    float divisor, int dtype, void* out, int64_t count,
-                                    void* stream);
-// These need further memory of the GPU, of so many bytes, until they have run.
-SMDDP_EXPORT int64_t smddp_gpu_topk_select_scratch(int64_t count);
-SMDDP_EXPORT int64_t smddp_gpu_topk_sum_scratch(int dtype, int64_t count);
-SMDDP_EXPORT int smddp_gpu_topk_select(int dtype, const void* in, const float* kept, int64_t count,
-                                       int64_t k, int32_t* indices, float* values, float* residual,
-                                       void* scratch, void* stream);
-// The host does not learn of an index that is out of range: all of `out` is NaN.
-SMDDP_EXPORT int smddp_gpu_topk_sum(const int32_t* indices, const float* values, int ranks,
-                                    int64_t k, float divisor, int dtype, void* out, int64_t count,
-                                    void* scratch, void* stream);
-
 // ---- gradient plans (engine/plan_runs.h) --------------------------------------------------------
 
 typedef struct smddp_plan smddp_plan;

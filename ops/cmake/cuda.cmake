@@ -1,5 +1,5 @@
-# The kernels for GPUs (kernels/cuda/*.cu), compiled ahead for each kind of GPU below that the compiler knows, and as PTX of the
-# first of them for others, into a file each that kernels/cuda/image.cc embeds. No CUDA library is linked.
+# The kernels for GPUs (kernels/cuda/pack.cu), compiled ahead for each kind of GPU below that the compiler knows, and as PTX of the
+# first of them for others, into a file that kernels/cuda/image.cc embeds. No CUDA library is linked.
 #
 # The compiler is the NVRTC that SMDDP_NVRTC, a CMake variable or one of the environment, is the path of (libnvrtc.so.12), else an
 # nvcc. PyPI has no nvcc of CUDA 12, whose code drivers from 525 on take and which knows sm_70.
@@ -121,12 +121,8 @@ else()
   list(JOIN GPUS " " GPUS)
   list(GET KNOWN 0 FIRST)
   message(STATUS "kernels for GPUs: ${GPUS} by ${COMPILER}")
-  set(WORD_HEADERS kernels/cuda/words.h kernels/half.h)
-  smddp_compile_kernels(pack kernels/cuda/pack_body.h kernels/cuda/pack.h ${WORD_HEADERS})
-  smddp_compile_kernels(compress kernels/cuda/int8_body.h kernels/cuda/topk_select_body.h kernels/cuda/topk_sum_body.h
-    kernels/cuda/compress.h kernels/cuda/lanes.h kernels/int8.h kernels/magnitude.h ${WORD_HEADERS})
+  smddp_compile_kernels(pack kernels/cuda/pack_body.h kernels/cuda/pack.h kernels/cuda/words.h kernels/half.h)
   set(IMAGE_DEFINITIONS "SMDDP_PACK_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/pack.image\""
-      "SMDDP_COMPRESS_IMAGE=\"${CMAKE_CURRENT_BINARY_DIR}/compress.image\""
       "SMDDP_IMAGE_TEXT=\"${GPUS} and compute_${FIRST}, by ${COMPILER}\"")
 endif()
 set_source_files_properties(kernels/cuda/image.cc PROPERTIES COMPILE_DEFINITIONS "${IMAGE_DEFINITIONS}")

@@ -16,7 +16,6 @@
 #include "engine/set_meeting.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
-#include "transport/cuda/compress_kernels.h"
 
 namespace smddp {
 namespace {
@@ -376,7 +375,6 @@ std::string Communicator::StatsJson() const {
       << "\", \"nccl_collectives\": " << devices.collectives
       << ", \"nccl_bytes\": " << devices.bytes << ", \"nccl_packed\": " << devices.packed
       << ", \"nccl_registered\": \"" << devices.registered << "\""
-      << ", \"gpu_compressions\": " << CompressKernels::Calls()
       << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds

@@ -1,5 +1,4 @@
-// Int8 compression, an element at a time: for the loops of the CPU and the kernels of GPUs, so that
-// both give the same bits.
+// Int8 compression, an element at a time.
 //
 // Each chunk of kInt8Chunk elements has a float32 scale, its largest magnitude / 127; an element is
 // sent as the integer nearest to its quotient by the scale. A chunk that has NaNs or infinities has
@@ -8,13 +7,19 @@
 
 #include <cstddef>
 
-#include "kernels/magnitude.h"
+#include "kernels/half.h"
 
 namespace smddp {
 
 inline constexpr size_t kInt8Chunk = 256;
 
 SMDDP_INLINE size_t Int8Chunks(size_t count) { return (count + kInt8Chunk - 1) / kInt8Chunk; }
+
+// The bits of |x|, which order as the magnitudes do. NaNs are as large as infinities.
+SMDDP_INLINE int32_t Magnitude(float x) {
+  uint32_t bits = ToBits(x) & 0x7fffffffu;
+  return static_cast<int32_t>(bits < 0x7f800000u ? bits : 0x7f800000u);
+}
 
 // Of the largest Magnitude().
 SMDDP_INLINE float Int8Scale(int32_t largest) {

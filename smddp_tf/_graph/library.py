@@ -31,11 +31,6 @@ def ops():
     return loaded
 
 
-def register_gpu_compressors() -> None:
-    """Lets TensorFlow place the ops of compressors on GPUs, which can run them all."""
-    _tf_library().smddp_register_gpu_compressors()
-
-
 @functools.cache
 def tensorflow_places() -> bool:
     """Whether ops are placed by TensorFlow: it has kernels of theirs for GPUs."""

@@ -19,4 +19,3 @@ struct FakeKernel {
 };
 
 const std::vector<FakeKernel>& FakePackKernels();
-const std::vector<FakeKernel>& FakeCompressKernels();

@@ -13,18 +13,15 @@
   extern "C" __attribute__((visibility("hidden"))) const char symbol[];
 
 SMDDP_EMBED(smddp_pack_image, SMDDP_PACK_IMAGE)
-SMDDP_EMBED(smddp_compress_image, SMDDP_COMPRESS_IMAGE)
 
 namespace smddp {
 const void* PackImage() { return smddp_pack_image; }
-const void* CompressImage() { return smddp_compress_image; }
 }  // namespace smddp
 
 #else
 
 namespace smddp {
 const void* PackImage() { return nullptr; }
-const void* CompressImage() { return nullptr; }
 }  // namespace smddp
 
 #endif

@@ -15,11 +15,9 @@ constexpr unsigned kWord = 16;
 #if defined(__CUDACC__)
 #define SMDDP_ANY_TYPE
 #define SMDDP_UNROLL _Pragma("unroll")
-#define SMDDP_UNROLL_BY_4 _Pragma("unroll 4")
 #else
 #define SMDDP_ANY_TYPE [[gnu::may_alias]]  // it stands for elements of any type
 #define SMDDP_UNROLL
-#define SMDDP_UNROLL_BY_4
 #endif
 
 struct SMDDP_ANY_TYPE alignas(kWord) Word {

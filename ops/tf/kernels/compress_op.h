@@ -1,11 +1,10 @@
-// The ops of compressors: functions of their inputs, without peers. All tensors of one are on the
-// same device.
+// The ops of compressors: functions of their inputs, without peers, on the CPU. On a GPU
+// smddp_tf/_graph/ops/fused.py uses TensorFlow's own.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "tf/runtime/gpu_stream.h"
 #include "tf/runtime/op_kernel.h"
 #include "tf/runtime/register.h"
 
@@ -33,13 +32,11 @@ void* CreateCompress(TF_OpKernelConstruction* context) {
 }
 inline void DestroyCompress(void* self) { delete static_cast<CompressAttributes*>(self); }
 
-// memory, of smddp_memory: where the tensors are.
-using ComputeFunction = void (*)(const CompressAttributes& self, TF_OpKernelContext* context,
-                                 int memory);
+using ComputeFunction = void (*)(const CompressAttributes& self, TF_OpKernelContext* context);
 
-template <ComputeFunction kCompute, int kMemory>
+template <ComputeFunction kCompute>
 void ComputeCompress(void* self, TF_OpKernelContext* context) {
-  kCompute(*static_cast<const CompressAttributes*>(self), context, kMemory);
+  kCompute(*static_cast<const CompressAttributes*>(self), context);
 }
 
 // Reports the failure of a function of the C API to TensorFlow.
@@ -53,10 +50,9 @@ void RegisterCompressOp(const char* name, const std::vector<const char*>& inputs
                         const std::vector<const char*>& attrs) {
   OpSpec spec{name, inputs, outputs, attrs, false, UnknownShape};
   RegisterOp(spec);
-  RegisterCompressorKernels(spec, [](const char* op, const char* device, int memory) {
-    auto compute = memory == SMDDP_CUDA ? ComputeCompress<kCompute, SMDDP_CUDA>
-                                        : ComputeCompress<kCompute, SMDDP_HOST>;
-    return TF_NewKernelBuilder(op, device, CreateCompress<kWhich>, compute, DestroyCompress);
+  RegisterCpuKernel(spec, [](const char* op, const char* device, int) {
+    return TF_NewKernelBuilder(op, device, CreateCompress<kWhich>, ComputeCompress<kCompute>,
+                               DestroyCompress);
   });
 }
 

@@ -6,7 +6,7 @@
 namespace smddp_tf {
 namespace {
 
-void Select(const CompressAttributes& self, TF_OpKernelContext* context, int memory) {
+void Select(const CompressAttributes& self, TF_OpKernelContext* context) {
   Input tensor(context, 0), kept(context, 1);
   if (tensor.Failed(context) || kept.Failed(context)) return;
   int64_t count = TF_TensorElementCount(tensor.get());
@@ -17,27 +17,20 @@ void Select(const CompressAttributes& self, TF_OpKernelContext* context, int mem
                        "; give a gradient of another shape another name";
     return FailOp(context, SMDDP_USAGE, text.c_str());
   }
-  Output indices(context, 0, SMDDP_INT32, {self.k}, memory);
+  Output indices(context, 0, SMDDP_INT32, {self.k});
   if (indices.Failed(context)) return;
-  Output values(context, 1, SMDDP_FLOAT32, {self.k}, memory);
+  Output values(context, 1, SMDDP_FLOAT32, {self.k});
   if (values.Failed(context)) return;
-  Output residual(context, 2, SMDDP_FLOAT32, {count}, memory);
+  Output residual(context, 2, SMDDP_FLOAT32, {count});
   if (residual.Failed(context)) return;
   const void* in = TF_TensorData(tensor.get());
   auto* add = static_cast<const float*>(TF_TensorData(kept.get()));
   auto* index = static_cast<int32_t*>(indices.data());
   auto *value = static_cast<float*>(values.data()), *rest = static_cast<float*>(residual.data());
-  if (memory == SMDDP_HOST) {
-    return ReportCode(context,
-                      smddp_topk_select(self.dtype, in, add, count, self.k, index, value, rest));
-  }
-  Scratch scratch(context, smddp_gpu_topk_select_scratch(count));
-  if (scratch.Failed(context)) return;
-  ReportCode(context, smddp_gpu_topk_select(self.dtype, in, add, count, self.k, index, value, rest,
-                                            scratch.data(), GpuStreamOf(context)));
+  ReportCode(context, smddp_topk_select(self.dtype, in, add, count, self.k, index, value, rest));
 }
 
-void Sum(const CompressAttributes& self, TF_OpKernelContext* context, int memory) {
+void Sum(const CompressAttributes& self, TF_OpKernelContext* context) {
   Input indices(context, 0), values(context, 1);
   if (indices.Failed(context) || values.Failed(context)) return;
   std::vector<int64_t> dims = Dims(indices.get());
@@ -45,21 +38,14 @@ void Sum(const CompressAttributes& self, TF_OpKernelContext* context, int memory
     return FailOp(context, SMDDP_USAGE,
                   "Compression.topk: indices and values must both be [ranks, k]");
   }
-  Output sum(context, 0, self.dtype, {self.count}, memory);
+  Output sum(context, 0, self.dtype, {self.count});
   if (sum.Failed(context)) return;
   auto* index = static_cast<const int32_t*>(TF_TensorData(indices.get()));
   auto* value = static_cast<const float*>(TF_TensorData(values.get()));
   auto ranks = static_cast<int>(dims[0]);
   auto divisor = static_cast<float>(self.divisor);
-  if (memory == SMDDP_HOST) {
-    return ReportCode(context, smddp_topk_sum(index, value, ranks, dims[1], divisor, self.dtype,
-                                              sum.data(), self.count));
-  }
-  Scratch scratch(context, smddp_gpu_topk_sum_scratch(self.dtype, self.count));
-  if (scratch.Failed(context)) return;
-  ReportCode(context,
-             smddp_gpu_topk_sum(index, value, ranks, dims[1], divisor, self.dtype, sum.data(),
-                                self.count, scratch.data(), GpuStreamOf(context)));
+  ReportCode(context, smddp_topk_sum(index, value, ranks, dims[1], divisor, self.dtype, sum.data(),
+                                     self.count));
 }
 
 }  // namespace

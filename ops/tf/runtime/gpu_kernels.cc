@@ -4,7 +4,6 @@
 // the splits of an alltoall) is in host memory there. Without these kernels TensorFlow copies
 // tensors to the CPU and back by itself.
 #include <cstdio>
-#include <mutex>
 #include <string>
 #include <utility>  // for move
 #include <vector>
@@ -38,16 +37,6 @@ struct Deferred {
 std::vector<Deferred>& DeferredKernels() {
   static auto* kernels = new std::vector<Deferred>();
   return *kernels;
-}
-
-struct DeferredCompressor {
-  std::string op;
-  MakeKernel make;
-};
-
-std::vector<DeferredCompressor>& DeferredCompressors() {
-  static auto* compressors = new std::vector<DeferredCompressor>();
-  return *compressors;
 }
 
 void Register(const std::string& op, TF_KernelBuilder* builder) {
@@ -84,24 +73,7 @@ void RegisterKernels(const OpSpec& spec, MakeKernel make) {
   DeferredKernels().push_back(std::move(deferred));
 }
 
-void RegisterCompressorKernels(const OpSpec& spec, MakeKernel make) {
-  RegisterCpuKernel(spec, make);
-  DeferredCompressors().push_back({spec.name, make});
-}
-
 }  // namespace smddp_tf
-
-// For when all GPUs are known to run them (smddp_tf/_graph/gpu_compressors.py): before, and where
-// they are not, TensorFlow runs these ops on the CPU. TensorFlow must get a kernel once only.
-extern "C" SMDDP_EXPORT void smddp_register_gpu_compressors() {
-  using namespace smddp_tf;
-  static std::once_flag once;
-  std::call_once(once, [] {
-    for (const DeferredCompressor& one : DeferredCompressors()) {
-      Register(one.op, one.make(one.op.c_str(), "GPU", SMDDP_CUDA));
-    }
-  });
-}
 
 // Call it once, before TensorFlow places the first op.
 extern "C" SMDDP_EXPORT void smddp_register_gpu_kernels() {

@@ -93,12 +93,6 @@ Output::Output(TF_OpKernelContext* context, int index, int dtype, const std::vec
   if (status_.ok() && memory == SMDDP_HOST) AskForLargePages(TF_TensorData(tensor_), bytes);
 }
 
-Scratch::Scratch(TF_OpKernelContext* context, int64_t bytes) {
-  constexpr size_t kSize = offsetof(TF_AllocatorAttributes, on_host) + 1;
-  TF_AllocatorAttributes attributes = {kSize, 0};
-  tensor_ = TF_AllocateTemp(context, SMDDP_UINT8, &bytes, 1, &attributes, status_);
-}
-
 TensorPairs::~TensorPairs() {
   for (TF_Tensor* tensor : held_) TF_DeleteTensor(tensor);
 }

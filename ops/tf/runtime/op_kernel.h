@@ -100,12 +100,6 @@ struct Output : OwnedTensor {
          int memory = SMDDP_HOST);
 };
 
-// Memory of the kernel's device, for what the kernel enqueues: TensorFlow gives it to what is
-// enqueued in its stream later, so it need not outlive the call.
-struct Scratch : OwnedTensor {
-  Scratch(TF_OpKernelContext* context, int64_t bytes);
-};
-
 // Reads an input of one int64. Returns false after a failure, which it has reported to TensorFlow.
 bool ReadScalar(TF_OpKernelContext* context, int input, int64_t* value);
 
@@ -158,9 +152,6 @@ void RegisterOp(const OpSpec& spec);
 void RegisterKernels(const OpSpec& spec, MakeKernel make);
 // Registers the op's kernel for the CPU alone.
 void RegisterCpuKernel(const OpSpec& spec, MakeKernel make);
-// The same for an op of a compressor, whose tensors are all on the kernel's device, whatever their
-// types. Those for GPUs are kept until smddp_register_gpu_compressors().
-void RegisterCompressorKernels(const OpSpec& spec, MakeKernel make);
 
 // Shape functions.
 void SameShapes(TF_ShapeInferenceContext* context, TF_Status* status);  // output i like input i

@@ -22,7 +22,6 @@ namespace {
   smddp_tf::RegisterSelfTest();
   smddp_tf::RegisterInt8Ops();
   smddp_tf::RegisterTopkOps();
-  smddp_tf::RegisterGpuProbe();
   return true;
 }();
 

@@ -20,7 +20,6 @@ void RegisterQueryOps();
 void RegisterSelfTest();
 void RegisterInt8Ops();
 void RegisterTopkOps();
-void RegisterGpuProbe();
 
 inline size_t SizeOf(int dtype) {
   const smddp::DTypeInfo* info = smddp::FindDType(dtype);

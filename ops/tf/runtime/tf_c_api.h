@@ -107,12 +107,6 @@ void TF_GetInput(TF_OpKernelContext* context, int index, TF_Tensor** tensor, TF_
 void TF_OpKernelContext_Failure(TF_OpKernelContext* context, TF_Status* status);
 TF_Tensor* TF_AllocateOutput(TF_OpKernelContext* context, int index, int dtype, const int64_t* dims,
                              int num_dims, size_t bytes, TF_Status* status);
-typedef struct TF_AllocatorAttributes {
-  size_t struct_size;  // up to the end of on_host
-  unsigned char on_host;
-} TF_AllocatorAttributes;
-TF_Tensor* TF_AllocateTemp(TF_OpKernelContext* context, int dtype, const int64_t* dims,
-                           int num_dims, TF_AllocatorAttributes* attributes, TF_Status* status);
 TF_Tensor* TF_ForwardInputOrAllocateOutput(TF_OpKernelContext* context, const int* candidate_inputs,
                                            int num_candidates, int output, const int64_t* dims,
                                            int num_dims, int* forwarded, TF_Status* status);

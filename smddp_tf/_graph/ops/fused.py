@@ -1,9 +1,8 @@
 """Ops that do at once what several of TensorFlow's do."""
 
-import contextlib
 import inspect
 
-from smddp_tf._graph import gpu_compressors, library, xla
+from smddp_tf._graph import library, xla
 from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
@@ -12,8 +11,8 @@ tf = tensorflow()
 def fused(kind: str, chain):
     """Returns a function that emits an op, or the TensorFlow ops whose results it computes.
 
-    Inside jit, and where TensorFlow has a GPU that cannot run the op (gpu_compressors.py), it is
-    `chain` that is called. The op's gradient is that of `chain` in any case.
+    Inside jit, and where TensorFlow has a GPU, which has no kernel for the op, `chain` is called.
+    The op's gradient is that of `chain` in any case.
 
     Args:
       kind: the op, "int8_sum" for SmddpInt8Sum.
@@ -23,11 +22,9 @@ def fused(kind: str, chain):
     names = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
 
     def call(*inputs, **attributes):
-        gpus = tf.config.get_visible_devices("GPU")
-        if xla.inside_jit() or (gpus and gpu_compressors.problem()):
+        if xla.inside_jit() or tf.config.get_visible_devices("GPU"):
             return chain(*inputs, **attributes)
-        # With kernels for both, TensorFlow places it, as it does its own.
-        with contextlib.nullcontext() if gpus else tf.device("/cpu:0"):
+        with tf.device("/cpu:0"):
             return getattr(library.ops(), f"smddp_{kind}")(*inputs, **attributes)
 
     @tf.RegisterGradient("Smddp" + "".join(word.capitalize() for word in kind.split("_")))

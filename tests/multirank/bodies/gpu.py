@@ -126,6 +126,26 @@ def _sixteen_bit_floats_are_summed_in_float32():
             equal(tf.cast(part, tf.float32), [large + size - 1] * count)
 
 
+def _gradients_are_compressed():
+    """By TensorFlow's ops, of a matrix and a vector whose sums both compressors have exactly."""
+    for compression in (hvd.Compression.int8, hvd.Compression.topk(1.0)):
+        with tf.device(GPU):
+            weights = [tf.Variable(tf.ones([40, 30])), tf.Variable(tf.ones([30]))]
+
+        @tf.function
+        def gradients(x, weights=weights, compression=compression):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(tf.linalg.matvec(weights[0], weights[1]) * x)
+            tape = hvd.DistributedGradientTape(tape, op=hvd.Sum, compression=compression)
+            return tape.gradient(loss, weights)
+
+        for step in range(3):
+            got = gradients(_on_gpu(tf.fill([40], 127.0 * (rank + 1 + step))))
+            summed = sum(127.0 * (r + 1 + step) for r in range(size))
+            equal(got[0], np.full([40, 30], summed), f"{compression}: matrix in step {step}")
+            equal(got[1], np.full([30], 40 * summed), f"{compression}: vector in step {step}")
+
+
 def _ranks_differ_in_where_tensors_are():
     """One rank's tensor is on its GPU, the others' on the CPU: an error that says so."""
     x = tf.ones([3])
@@ -145,6 +165,7 @@ def every_way():
     in_function = _every_collective_in_a_function()
     _trains_as_one_process()
     _sixteen_bit_floats_are_summed_in_float32()
+    _gradients_are_compressed()
     _ranks_differ_in_where_tensors_are()
     stats = hvd.stats()
     report(
