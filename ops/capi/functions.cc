@@ -140,6 +140,9 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   if (!status.ok()) return LeaveToMpi(status, std::move(context), std::move(everybody));
 
   SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
+  if (everybody->topology.rank == 0) {
+    for (const std::string& sentence : config.removed) LogWarning(sentence);
+  }
   auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = comm->Start();
   if (!status.ok()) return status;

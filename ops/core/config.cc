@@ -62,6 +62,13 @@ std::string ReadText(const char* name) {
   return text == nullptr ? "" : text;
 }
 
+// Options that no longer exist, and what happens instead.
+constexpr struct {
+  const char *name, *instead;
+} kRemoved[] = {
+    {"SMDDP_NCCL_BETWEEN", "NCCL or the host carries tensors of GPUs between nodes"},
+};
+
 }  // namespace
 
 Status Config::FromEnvironment(Config* config) {
@@ -81,13 +88,17 @@ Status Config::FromEnvironment(Config* config) {
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "sockets", "handback", "shm", "hierarchical"},
                &config->allreduce),
       ReadWord("SMDDP_NCCL", {"auto", "off", "required"}, &config->nccl),
-      ReadWord("SMDDP_NCCL_BETWEEN", {"nccl", "mpi"}, &config->nccl_between),
       ReadWord("SMDDP_ISA", kIsas, &config->isa),
       ReadWord("SMDDP_LOG_LEVEL", {"debug", "info", "warning", "error"}, &config->log_level),
   };
   if (const char* path = std::getenv("SMDDP_MPI_LIBRARY")) config->mpi_library = path;
   if (const char* path = std::getenv("SMDDP_NCCL_LIBRARY")) config->nccl_library = path;
   if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
+  for (const auto& one : kRemoved) {
+    if (ReadText(one.name).empty()) continue;
+    config->removed.push_back(std::string(one.name) +
+                              " is set, but no longer exists: " + one.instead + "; unset it");
+  }
   config->chunk_bytes = config->chunk_bytes / 256 * 256;  // keeps slots aligned for every dtype
   for (const Status& status : results) {
     if (!status.ok()) return status;

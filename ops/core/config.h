@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/status.h"
 #include "core/tuning.h"
@@ -51,8 +52,6 @@ struct Config {
   std::string nccl = "auto";
   // SMDDP_NCCL_LIBRARY: path of the NCCL library, instead of searching for one.
   std::string nccl_library;
-  // SMDDP_NCCL_BETWEEN: what carries allreduces of GPUs' tensors between nodes: nccl, or mpi.
-  std::string nccl_between = "nccl";
   // SMDDP_NCCL_REGISTER: 0: the buffer in which tensors are packed is not registered with NCCL.
   bool nccl_register = true;
   std::string nccl_hint;  // no variable: where Python has found one, of the wheel
@@ -63,6 +62,9 @@ struct Config {
   std::string timeline;
   // SMDDP_LOG_LEVEL: debug, info, warning or error.
   std::string log_level = "warning";
+
+  // A sentence for each option that is set and no longer exists; core/config.cc has their table.
+  std::vector<std::string> removed;
 
   // Returns an error for the first invalid option; all others are read nevertheless.
   static Status FromEnvironment(Config* config);

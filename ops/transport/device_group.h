@@ -1,5 +1,5 @@
-// DeviceGroup: the ranks of a process set, or those on one node, each with a device of its own,
-// which run collectives on tensors in the memory of their devices without the host (NCCL).
+// DeviceGroup: the ranks of a process set, each with a device of its own, which run collectives on
+// tensors in the memory of their devices without the host (NCCL).
 //
 // Everything runs in the background: `done` is called exactly once, on any thread. All ranks start
 // the same collectives in the same order; that they agree is up to the caller (collective/device/
@@ -40,14 +40,6 @@ struct DeviceCollective {
   Op op = Op::kSum;
   // What the inputs and their sum are multiplied by; 1 for other ops. An average is a sum.
   double prescale = 1, postscale = 1;
-  // An allreduce among several groups, one in each node: kToHost reduces a piece in the node and
-  // leaves this rank's slice of the result in host memory of the device, kFromHost gathers the
-  // slices. Nothing else is submitted before the last piece has been gathered.
-  enum class Part { kWhole, kToHost, kFromHost };
-  Part part = Part::kWhole;
-  size_t piece = 0;       // of those that DeviceGroup::SlicesOf() has
-  char* slice = nullptr;  // on the host
-  bool among_groups = false;
   int root = 0;  // of a broadcast: a rank of the group
   std::vector<Span> spans;
   // Allgather: bytes from each rank. Alltoall: bytes to each rank, then bytes from each.
@@ -58,14 +50,6 @@ struct DeviceCollective {
 
   bool reduces() const { return kind == Kind::kAllreduce || kind == Kind::kReduceScatter; }
   bool scaled() const { return prescale * postscale != 1; }
-};
-
-// In which slices an allreduce among groups goes through the host: elements of each rank's slice of
-// each piece, the same on all ranks of groups of one size.
-struct DeviceSlices {
-  DType dtype = DType::kFloat32;
-  size_t at_once = 1;  // pieces: of more than these the first is to be gathered before
-  std::vector<size_t> counts;
 };
 
 struct DeviceGroupStats {
@@ -106,8 +90,6 @@ class DeviceGroup {
   // To be called on all ranks, with the same introductions, in rank order. Has a limit of time.
   virtual void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                        Done done) = 0;
-  // Of an allreduce among groups, once the ranks have connected.
-  virtual DeviceSlices SlicesOf(const DeviceCollective& collective) const = 0;
   // When the inputs have been computed, `computed` is called before `done`. Several may be under
   // way; they end in the order in which they were submitted.
   virtual void Submit(DeviceCollective collective, std::function<void()> computed, Done done) = 0;

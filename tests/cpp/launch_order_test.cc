@@ -92,7 +92,6 @@ class Group : public DeviceGroup {
   void Connect(Device*, int, const std::vector<DeviceIntroduction>&, Done done) override {
     done({});
   }
-  DeviceSlices SlicesOf(const DeviceCollective&) const override { return {}; }
   void Submit(DeviceCollective, std::function<void()> computed, Done done) override {
     computed();
     devices_->Submit(rank_, {set_, submitted_++, std::move(done)});

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "collective/request.h"
 #include "core/c_numbers.h"
+#include "core/config.h"
 #include "core/span.h"
 #include "core/topology.h"
 #include "engine/trace/timeline.h"
@@ -39,6 +40,17 @@ TEST(MessagesShowASettingAsItWasGiven) {
 }
 
 }  // namespace
+
+TEST(OptionsThatWereRemovedAreNamed) {
+  Config config;
+  EXPECT(Config::FromEnvironment(&config).ok() && config.removed.empty());
+  ::setenv("SMDDP_NCCL_BETWEEN", "mpi", 1);
+  Status status = Config::FromEnvironment(&config);
+  ::unsetenv("SMDDP_NCCL_BETWEEN");
+  EXPECT(status.ok(), status.message());
+  EXPECT_EQ(config.removed.size(), size_t{1});
+  EXPECT_EQ(config.removed[0].find("SMDDP_NCCL_BETWEEN is set, but no longer exists: "), size_t{0});
+}
 
 TEST(PartsCoverTheWholeOnceAndAlign) {
   for (size_t n : {0, 1, 15, 16, 17, 1000}) {

@@ -50,16 +50,6 @@ def test_every_way(job, python, way):
         assert result["nccl_in_function"] == (30 if way == "by NCCL" else 0), result
 
 
-def test_mpi_between_nodes(job):
-    """NCCL reduces in each of two nodes, MPI between them; where it cannot pack, the host does."""
-    env = {"SMDDP_NODES": "2", "SMDDP_NCCL_BETWEEN": "mpi"}
-    results = _run(job, gpu.between_nodes, 4, sys.executable, "by NCCL", **env)
-    for result in results.values():
-        packs = not result["kernels"].startswith("none: ")
-        assert (result["nccl_collectives"] > 6) == packs, result
-        assert result["nccl_packed"] == result["nccl_collectives"], result
-
-
 def test_ranks_on_one_gpu(job):
     """NCCL cannot connect them: the host reduces, or, where it is required, all have an error."""
     env = _env(sys.executable, "by NCCL") | {"FAKE_CUDA_UUID": "7"}

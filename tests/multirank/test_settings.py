@@ -111,6 +111,15 @@ def test_a_setting_that_cannot_be(tmp_path, name, value, why):
     assert [one["again"] for one in became] == [2, 2]
 
 
+def test_options_that_were_removed(tmp_path):
+    """The job starts; one rank says of each option that is set that it is gone."""
+    env = {"SMDDP_NCCL_BETWEEN": "mpi"}
+    became, output = start(launcher.mpirun(2), tmp_path, env=env)
+    assert [one["size"] for one in became] == [2, 2], output[-4000:]
+    for name in env:
+        assert output.count(f"{name} is set, but no longer exists: ") == 1, output[-4000:]
+
+
 @pytest.mark.parametrize("given", ["measure", "latency_us=20,gbs=12,copy_gbs=5"])
 def test_costs_between_nodes(tmp_path, given):
     """Measured or given, they are the same on all ranks; of three nodes one has no partner."""

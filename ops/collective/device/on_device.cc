@@ -2,10 +2,8 @@
 
 #include <atomic>
 #include <cstring>
-#include <numeric>  // for iota
 #include <utility>  // for move
 
-#include "collective/device/between_nodes.h"
 #include "collective/device/device_collective.h"
 #include "collective/device/vote.h"
 #include "core/log.h"
@@ -38,9 +36,6 @@ std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vec
 std::string OnDevice::Cannot(const ChannelResources& resources, const Request& request) {
   if (resources.devices == nullptr) return "there is no device group";
   std::string reason = CannotBeOnDevice(request);
-  if (reason.empty() && resources.devices_in_node) {
-    reason = BetweenNodes::Cannot(*resources.topology, request);
-  }
   if (!reason.empty()) return reason;
   return resources.devices->Cannot(CollectiveOf(request, *resources.topology));
 }
@@ -191,7 +186,7 @@ bool OnDevice::Begin() {
 void OnDevice::StartIntroduction() {
   size_t size = static_cast<size_t>(resources_->topology->size);
   int rank = resources_->topology->rank;
-  own_ = resources_->devices->Introduce(request_->device, GroupRanks().front() == rank);
+  own_ = resources_->devices->Introduce(request_->device, rank == 0);
   all_.resize(size);
   SetHostRequest(Kind::kAllgather, DType::kUint8);
   host_request_.part_bytes.assign(size, sizeof own_);
@@ -205,13 +200,7 @@ void OnDevice::MeetAll() {
   if (!objection.empty()) return GiveUp(objection);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   step_ = Step::kConnect;
-  int own = 0;
-  std::vector<DeviceIntroduction> group;
-  for (int rank : GroupRanks()) {
-    if (rank == resources_->topology->rank) own = static_cast<int>(group.size());
-    group.push_back(all_[static_cast<size_t>(rank)]);
-  }
-  resources_->devices->Connect(request_->device, own, group,
+  resources_->devices->Connect(request_->device, resources_->topology->rank, all_,
                                [work = work_](const Status& status) { work->Finish(status); });
 }
 
@@ -221,27 +210,9 @@ void OnDevice::Confirm() {
   StartCollective();
 }
 
-// All of the set, or those of this node.
-std::vector<int> OnDevice::GroupRanks() const {
-  const Topology& topo = *resources_->topology;
-  if (resources_->devices_in_node) return topo.nodes[topo.node];
-  std::vector<int> ranks(static_cast<size_t>(topo.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-DeviceCollective OnDevice::Wanted() const {
-  DeviceCollective wanted = CollectiveOf(*request_, *resources_->topology);
-  wanted.among_groups = resources_->devices_in_node;
-  return wanted;
-}
+DeviceCollective OnDevice::Wanted() const { return CollectiveOf(*request_, *resources_->topology); }
 
 void OnDevice::StartCollective() {
-  if (resources_->devices_in_node) {
-    host_ = std::make_unique<BetweenNodes>(resources_, request_, Wanted());
-    step_ = Step::kBetween;
-    return;
-  }
   computed_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   work_ = std::make_shared<PendingWork>(resources_->shm, nullptr);
   step_ = Step::kRun;

@@ -6,8 +6,7 @@
 //   connect    at the first request of a set: the ranks introduce themselves, connect, and vote
 //              again on whether all have
 //   run        enqueued behind the work that computes the inputs; the host does not wait for that,
-//              and the channel goes on to the next operation; or, if the devices are a group in
-//              each node, BetweenNodes
+//              and the channel goes on to the next operation
 //
 // If some rank cannot, or has joined, all ranks let Staged take the request, or fail where a device
 // group is required. The decisions are the same on all ranks, for each follows from a vote, or from
@@ -52,7 +51,6 @@ class OnDevice : public Collective {
     kConnect,
     kConfirm,
     kRun,
-    kBetween,
     kStaged,
     kDone
   };
@@ -69,7 +67,6 @@ class OnDevice : public Collective {
   void StartIntroduction();
   void MeetAll();
   void Confirm();
-  std::vector<int> GroupRanks() const;
   DeviceCollective Wanted() const;
   void StartCollective();
   void PassTurn();

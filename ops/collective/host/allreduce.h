@@ -103,16 +103,7 @@ class HierarchicalAllreduce : public ShmAllreduce {
   bool Combine(size_t i) override;
   void SendWithHeader(char* to) override;
 
-  // For inputs that have been reduced in the node by other means, and travel as they are.
-  struct Reduced {};
-  HierarchicalAllreduce(ChannelResources* resources, const Request* request, Reduced);
-  // Writes the node's sum of the own share of chunk i.
-  virtual void ReduceInNode(size_t i, char* out);
-  // The share's result has come.
-  virtual void StoreResult(size_t i, const char* result);
-
  private:
-  HierarchicalAllreduce(ChannelResources* resources, const Request* request, bool wide);
   // An exchange in flight.
   struct Exchange {
     bool scatter;
@@ -129,6 +120,10 @@ class HierarchicalAllreduce : public ShmAllreduce {
   bool FinishOldest();
   void StartScatter(size_t i);
   void StartGather(size_t i);
+  // Writes the node's sum of the own share of chunk i.
+  void ReduceInNode(size_t i, char* out);
+  // The share's result has come.
+  void StoreResult(size_t i, const char* result);
   void ReduceBetweenNodes(const std::vector<const void*>& sources, size_t count, char* out) const;
   void CombineFromHeaders();
 

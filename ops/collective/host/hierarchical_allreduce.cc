@@ -36,20 +36,8 @@ static_assert(2 * kAhead <= PeerGroup::kDepth);
 }  // namespace
 
 HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const Request* request)
-    : HierarchicalAllreduce(resources, request,
-                            resources->topology->num_nodes < resources->topology->size) {}
-
-HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const Request* request,
-                                             Reduced)
-    : HierarchicalAllreduce(resources, request, false) {
-  with_header_ = false;  // a share may be another than here
-  ChooseNoStaging();
-}
-
-HierarchicalAllreduce::HierarchicalAllreduce(ChannelResources* resources, const Request* request,
-                                             bool wide)
     : ShmAllreduce(resources, request),
-      wide_(wide && plan_.partials_are_wide),
+      wide_(topo_.num_nodes < topo_.size && plan_.partials_are_wide),
       accum_(wide_ ? Info(request->dtype).accum_size : element_) {
   if (shm_->rank() >= topo_.owners) return;
   exchanged_chunks_ = num_chunks();

@@ -208,8 +208,6 @@ void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* co
     connection->channels[channel].reads_peers = connection->reads_peers;
     connection->channels[channel].staging_choice.Force(ToStagingMode(config.staging));
     connection->channels[channel].devices = connection->devices.get();
-    connection->channels[channel].devices_in_node =
-        config.nccl_between == "mpi" && topo.num_nodes > 1;
     connection->channels[channel].turn = connection->devices != nullptr ? turn : nullptr;
   }
 }

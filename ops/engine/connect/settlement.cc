@@ -80,7 +80,6 @@ Terms WithCore(Terms terms, const Config& config) {
   add("SMDDP_NODES", std::to_string(config.nodes));
   add("SMDDP_SOCKETS", std::to_string(config.sockets));
   add("SMDDP_NCCL", config.nccl);
-  add("SMDDP_NCCL_BETWEEN", config.nccl_between);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");
   return terms;
 }

@@ -191,13 +191,6 @@ Status CudaDevice::CopyIn(void* stream, const DeviceCopy& copy) {
   return result == kCudaSuccess ? Status() : driver_.Failure("cuMemcpyHtoDAsync", result);
 }
 
-Status CudaDevice::CopyOut(void* stream, const DeviceCopy& copy) {
-  Current current(this);
-  if (!current.status().ok()) return current.status();
-  CudaResult result = driver_.MemcpyDtoHAsync(copy.to, copy.from, copy.bytes, stream);
-  return result == kCudaSuccess ? Status() : driver_.Failure("cuMemcpyDtoHAsync", result);
-}
-
 Status CudaDevice::Enqueue(Copy copy, const std::vector<DeviceCopy>& copies,
                            const DevicePoint& after, void* stream, void** event) {
   if (after != nullptr) {

@@ -46,8 +46,6 @@ class CudaDevice : public Device {
   Status Allocate(size_t bytes, std::shared_ptr<char>* memory);
   // Enqueues a copy from host memory of AllocateHost().
   Status CopyIn(void* stream, const DeviceCopy& copy);
-  // The same the other way.
-  Status CopyOut(void* stream, const DeviceCopy& copy);
 
   const CudaDriver& driver() const { return driver_; }
   int ordinal() const { return ordinal_; }

@@ -52,7 +52,7 @@ std::unique_ptr<NcclGroup> NcclGroup::Make(const Config& config) {
   options.hint = config.nccl_hint;
   options.required = config.nccl == "required";
   options.kernels = PackImage();
-  options.registers = config.nccl_register && config.nccl_between == "nccl";
+  options.registers = config.nccl_register;
   options.connect_seconds = std::min(config.timeout_seconds / 2, kMostConnectSeconds);
   return std::make_unique<NcclGroup>(std::move(options));
 }
@@ -212,18 +212,13 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
     }
     if (packs) {
       auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
-      packer_ = std::make_shared<Packer>(device_, kernels, rank, membership.size, pack_memory_);
+      packer_ = std::make_shared<Packer>(device_, kernels, rank, pack_memory_);
     }
     pack_memory_ = {};
     runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_,
                                                     std::move(registration));
   }
   runner->Start(std::move(done));
-}
-
-DeviceSlices NcclGroup::SlicesOf(const DeviceCollective& collective) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return packer_->SlicesOf(collective);
 }
 
 void NcclGroup::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {

@@ -43,7 +43,6 @@ class NcclGroup : public DeviceGroup {
   DeviceIntroduction Introduce(Device* device, bool first) override;
   void Connect(Device* device, int rank, const std::vector<DeviceIntroduction>& all,
                Done done) override;
-  DeviceSlices SlicesOf(const DeviceCollective& collective) const override;
   void Submit(DeviceCollective collective, std::function<void()> computed, Done done) override;
   void Abort() override;
   void Close() override;

@@ -28,18 +28,14 @@ struct PackMemory {
 
 class Packer {
  public:
-  // Reduces, or gathers, elements of the GPU. `count` is the number of elements of an allreduce, or
-  // that each rank gets of a scatter, or gives to be gathered.
+  // Reduces elements of the GPU. `count` is the number of elements of an allreduce, or that each
+  // rank gets of a scatter.
   using Call = std::function<Status(char* in, char* out, size_t count, DType dtype)>;
 
-  // For `ranks` ranks, of which this one is `rank`. What is larger than the wire goes through it in
-  // pieces; the same on all ranks.
-  Packer(CudaDevice* device, const PackKernels* kernels, int rank, int ranks, PackMemory memory)
-      : device_(device),
-        kernels_(kernels),
-        rank_(static_cast<uint64_t>(rank)),
-        ranks_(static_cast<uint64_t>(ranks)),
-        memory_(std::move(memory)) {}
+  // For this rank of the group. What is larger than the wire goes through it in pieces; the same on
+  // all ranks.
+  Packer(CudaDevice* device, const PackKernels* kernels, int rank, PackMemory memory)
+      : device_(device), kernels_(kernels), rank_(rank), memory_(std::move(memory)) {}
 
   // Whether NCCL cannot do without. These three are the same on all ranks.
   static bool Needed(const DeviceCollective& reduction);
@@ -55,34 +51,18 @@ class Packer {
   std::shared_ptr<char> Table(const DeviceCollective& reduction) const;
   // Enqueues the reduction in `stream`.
   Status Reduce(const DeviceCollective& reduction, void* stream, char* table, const Call& reduce);
-  // The parts of an allreduce among groups: `scatter` leaves this rank's slice in its place of the
-  // wire, `gather` those of all ranks in theirs.
-  DeviceSlices SlicesOf(const DeviceCollective& reduction) const;
-  Status ToHost(const DeviceCollective& reduction, void* stream, char* table, const Call& scatter);
-  Status FromHost(const DeviceCollective& reduction, void* stream, char* table, const Call& gather);
   // Frees the memory, for which it may wait until the GPU stands still.
   void Release();
 
  private:
-  // A piece of an allreduce among groups.
-  struct Slices {
-    char* wire;
-    char* own;       // this rank's slice
-    uint64_t count;  // elements of a slice
-    uint64_t bytes;  // of a slice
-  };
-
   PackLayout LayOut(const DeviceCollective& reduction) const;
-  uint64_t SliceOf(const PackLayout& layout, const PackLayout::Piece& piece) const;
-  uint64_t PlaceBytes() const;
-  Slices SlicesAt(const PackLayout& layout, size_t piece) const;
   Status CopyTable(const PackLayout& layout, void* stream, char* table);
   PackArgs ArgsOf(const PackLayout& layout, char* wire, uint64_t begin, uint64_t end,
                   double factor) const;
 
   CudaDevice* const device_;
   const PackKernels* const kernels_;
-  const uint64_t rank_, ranks_;
+  const int rank_;
   PackMemory memory_;
   PackTables tables_;
 };

@@ -239,10 +239,9 @@ Status NcclRunner::PollRunning(bool* moved) {
     if (!status.ok()) return status;
     if (!reached) return AsyncError();
     Tell(&job);
-    bool ends = job.collective.part != DeviceCollective::Part::kToHost && job.collective.piece == 0;
-    if (ends) ++collectives_;
-    if (ends && job.table != nullptr) ++packed_;
-    if (ends) bytes_ += job.collective.bytes;
+    ++collectives_;
+    if (job.table != nullptr) ++packed_;
+    bytes_ += job.collective.bytes;
     job.done({});
     running_.pop_front();
     *moved = true;

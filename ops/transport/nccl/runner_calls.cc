@@ -175,7 +175,6 @@ Status NcclRunner::EnqueueReduction(const DeviceCollective& collective) {
 }
 
 Status NcclRunner::EnqueuePacked(const Job& job) {
-  using Part = DeviceCollective::Part;
   const DeviceCollective& collective = job.collective;
   int op = OpOf(collective.op);
   char* table = job.table.get();
@@ -187,15 +186,6 @@ Status NcclRunner::EnqueuePacked(const Job& job) {
       return library_->ReduceScatter(in, out, count, DTypeOf(dtype), op, comm_, stream_);
     });
   };
-  auto gather = [&](char* in, char* out, size_t count, DType dtype) {
-    return InGroups("ncclAllGather", 1, Always, [&](size_t) {
-      return library_->AllGather(in, out, count * Info(dtype).size, kNcclUint8, comm_, stream_);
-    });
-  };
-  if (collective.part == Part::kToHost) return packer_->ToHost(collective, stream_, table, scatter);
-  if (collective.part == Part::kFromHost) {
-    return packer_->FromHost(collective, stream_, table, gather);
-  }
   bool scatters = collective.kind == DeviceCollective::Kind::kReduceScatter;
   return scatters ? packer_->Reduce(collective, stream_, table, scatter)
                   : packer_->Reduce(collective, stream_, table, reduce);

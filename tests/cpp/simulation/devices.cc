@@ -157,7 +157,6 @@ class SimDeviceGroup : public smddp::DeviceGroup {
     stream_.Enqueue([=] { done(fails ? Status(Code::kSystem, "cannot connect") : Status()); });
   }
 
-  smddp::DeviceSlices SlicesOf(const DeviceCollective&) const override { return {}; }
   void Submit(DeviceCollective collective, std::function<void()> computed, Done done) override {
     if (*stopped_) return done(Stopped());
     all_->ahead_ += !jobs_.empty();

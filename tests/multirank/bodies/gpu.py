@@ -176,28 +176,6 @@ def every_way():
     )
 
 
-def between_nodes():
-    """Sums of one tensor and of several, and broadcasts, whoever carries them between nodes."""
-    _where_results_are()
-    for count in (1, 10, 1000):
-        x = tf.square(_on_gpu(_mine(count)))
-        equal(hvd.allreduce(x, op=hvd.Sum), _sum_of_squares(count))
-        got = hvd.grouped_allreduce([x, x[:1], 2.0 * x], op=hvd.Sum)
-        for part, want in zip(got, (1.0, 1.0, 2.0), strict=True):
-            equal(part, want * _sum_of_squares(count)[: part.shape[0]])
-        equal(hvd.broadcast(x, size - 1), _squares(size - 1, count))
-    with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
-        variable = tf.Variable(_on_gpu(tf.ones([ROWS])))
-        loss = tf.reduce_sum(variable * _on_gpu(_mine()))
-    equal(tape.gradient(loss, variable), sum(np.arange(ROWS) + r for r in range(size)))
-    stats = hvd.stats()
-    report(
-        nccl_collectives=stats["nccl_collectives"],
-        nccl_packed=stats["nccl_packed"],
-        kernels=native.kernels(),
-    )
-
-
 def one_gpu():
     """All ranks' tensors are on the same; NCCL may be required."""
     got = hvd.allreduce(_on_gpu(_mine()), op=hvd.Sum)
