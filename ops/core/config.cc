@@ -67,6 +67,7 @@ constexpr struct {
   const char *name, *instead;
 } kRemoved[] = {
     {"SMDDP_NCCL_BETWEEN", "NCCL or the host carries tensors of GPUs between nodes"},
+    {"SMDDP_NCCL_REGISTER", "no memory is registered with NCCL"},
 };
 
 }  // namespace
@@ -82,7 +83,6 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_SOCKETS", 0, 1024, &config->sockets),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
-      ReadNumber("SMDDP_NCCL_REGISTER", 0, 1, &config->nccl_register),
       Tuning::Parse(ReadText("SMDDP_TUNING"), &config->tuning),
       ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "sockets", "handback", "shm", "hierarchical"},

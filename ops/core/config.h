@@ -52,8 +52,6 @@ struct Config {
   std::string nccl = "auto";
   // SMDDP_NCCL_LIBRARY: path of the NCCL library, instead of searching for one.
   std::string nccl_library;
-  // SMDDP_NCCL_REGISTER: 0: the buffer in which tensors are packed is not registered with NCCL.
-  bool nccl_register = true;
   std::string nccl_hint;  // no variable: where Python has found one, of the wheel
   // SMDDP_SINGLE_PROCESS: 1: processes started by a launcher other than mpirun are jobs of one rank
   // each; those of mpirun too, if all of them set it.

@@ -374,7 +374,6 @@ std::string Communicator::StatsJson() const {
       << (devices.library.empty() ? "none" : devices.library)
       << "\", \"nccl_collectives\": " << devices.collectives
       << ", \"nccl_bytes\": " << devices.bytes << ", \"nccl_packed\": " << devices.packed
-      << ", \"nccl_registered\": \"" << devices.registered << "\""
       << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds

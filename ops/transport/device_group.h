@@ -27,7 +27,6 @@ struct DeviceIntroduction {
   char device[16];     // no two devices have the same that the library tells apart
   int32_t version;     // of the library
   int32_t packs;       // 1 if this rank can pack tensors, 0 if not
-  int32_t registers;   // how it can register memory for that, 0 if not at all
   char problem[1024];  // why this rank cannot connect; "" if it can
 };
 
@@ -53,15 +52,11 @@ struct DeviceCollective {
 };
 
 struct DeviceGroupStats {
-  std::string library;              // its version; empty: the ranks have not connected
-  std::string registered = "none";  // what the memory for packing is registered as
+  std::string library;  // its version; empty: the ranks have not connected
   uint64_t collectives = 0, bytes = 0;
   uint64_t packed = 0;  // of the collectives: whose tensors were packed
   void Add(const DeviceGroupStats& other) {
-    if (library.empty()) {
-      library = other.library;
-      registered = other.registered;
-    }
+    if (library.empty()) library = other.library;
     collectives += other.collectives;
     bytes += other.bytes;
     packed += other.packed;

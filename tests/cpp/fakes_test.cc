@@ -252,34 +252,6 @@ TEST(TheFakeNcclKeepsAGroupUntilTheNextCall) {
   }
 }
 
-TEST(TheFakeNcclTakesNoCallWhileItIsAtWork) {
-  auto library = Library();
-  for (const char* version : {"22707", "23203"}) {
-    Setting of("FAKE_NCCL_VERSION", version);
-    CudaDevice::Current current(Gpu(0));
-    void *memory = nullptr, *window = nullptr;
-    ASSERT(library->MemAlloc(&memory, 1 << 20) == kNcclSuccess);
-    {
-      Comm one(library, NewId(*library), 0, 1, 0);
-      EXPECT_EQ(one.Settled(), kNcclSuccess);
-      Setting slow("FAKE_NCCL_DELAY", "100000");
-      NcclResult result =
-          library->CommWindowRegister(one.comm, memory, 1 << 20, &window, kNcclWindowSymmetric);
-      // Success, as later versions say, is not the end of it.
-      EXPECT_EQ(result, version[2] == '7' ? kNcclInProgress : kNcclSuccess);
-      NcclResult state = kNcclSuccess;
-      EXPECT_EQ(library->CommGetAsyncError(one.comm, &state), kNcclSuccess);
-      if (state == kNcclInProgress) {
-        EXPECT_EQ(library->CommFinalize(one.comm), kNcclInvalidArgument);
-        EXPECT_EQ(library->CommDestroy(one.comm), kNcclInvalidArgument);
-      }
-      EXPECT_EQ(one.Settled(), kNcclSuccess);
-      EXPECT(window != nullptr);
-    }
-    EXPECT_EQ(library->MemFree(memory), kNcclSuccess);
-  }
-}
-
 TEST(TheFakeNcclsAbortWaitsForItsKernels) {
   auto library = Library();
   DeviceMemory memory(64);

@@ -44,12 +44,16 @@ TEST(MessagesShowASettingAsItWasGiven) {
 TEST(OptionsThatWereRemovedAreNamed) {
   Config config;
   EXPECT(Config::FromEnvironment(&config).ok() && config.removed.empty());
-  ::setenv("SMDDP_NCCL_BETWEEN", "mpi", 1);
-  Status status = Config::FromEnvironment(&config);
-  ::unsetenv("SMDDP_NCCL_BETWEEN");
-  EXPECT(status.ok(), status.message());
-  EXPECT_EQ(config.removed.size(), size_t{1});
-  EXPECT_EQ(config.removed[0].find("SMDDP_NCCL_BETWEEN is set, but no longer exists: "), size_t{0});
+  for (const char* name : {"SMDDP_NCCL_BETWEEN", "SMDDP_NCCL_REGISTER"}) {
+    Config one;
+    ::setenv(name, "mpi", 1);
+    Status status = Config::FromEnvironment(&one);
+    ::unsetenv(name);
+    EXPECT(status.ok(), status.message());
+    ASSERT(one.removed.size() == 1);
+    EXPECT_EQ(one.removed[0].find(std::string(name) + " is set, but no longer exists: "),
+              size_t{0});
+  }
 }
 
 TEST(PartsCoverTheWholeOnceAndAlign) {

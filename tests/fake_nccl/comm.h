@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -59,7 +58,6 @@ struct Member {
   uint64_t count;
   int dtype, op, root;
   Kind kind;
-  int64_t in_at, out_at;  // in registered memory: where; -1: elsewhere
   char data[kChunk];
 };
 // What one rank sends another.
@@ -69,7 +67,7 @@ struct Mail {
   char data[kLetter];
 };
 struct Meeting {
-  std::atomic<int> arrived, windows;  // ranks that have connected; calls to register a window
+  std::atomic<int> arrived;  // ranks that have connected
   Member members[kMostRanks];
   Mail mail[kMostRanks][kMostRanks];  // by sender and receiver
 };
@@ -102,13 +100,6 @@ struct Comm {
     bool destroyed;
   };
   std::vector<OwnOp> ops;
-  struct Registered {
-    const char* begin;
-    size_t bytes;
-    bool window;
-  };
-  std::map<void*, Registered> registered;  // by handle; of the caller's thread
-  int windows = 0;                         // that it has registered so far
 };
 using Handle = std::shared_ptr<Comm>;
 
@@ -117,10 +108,6 @@ void Count(const char* what);
 Handle Find(void* comm);
 bool HasContext();
 int Version();
-// registration.cc: sets where a call's arrays are in registered memory.
-void Locate(struct Call* call, uint64_t element);
-// The communicator ends; returns whether it had registered memory.
-bool ForgetRegistered(Comm* comm);
 
 // One call of NCCL; `count` is its argument. A message has its peer as root, and either array.
 struct Call {
@@ -132,8 +119,6 @@ struct Call {
   int dtype, op, root;
   bool scaled;
   double scalar;
-  int64_t in_at = -1, out_at = -1;  // see Member
-  bool heedless = false;            // it does not stop when its communicator is aborted
 
   // Elements of this rank's arrays.
   uint64_t Inputs() const {
@@ -152,9 +137,9 @@ struct Call {
 };
 
 // False if the communicator was aborted first.
-inline bool Await(const Comm& comm, const std::function<bool()>& reached, bool heedless = false) {
+inline bool Await(const Comm& comm, const std::function<bool()>& reached) {
   while (!reached()) {
-    if (comm.aborted && !heedless) return false;
+    if (comm.aborted) return false;
     usleep(kPoll);
   }
   return true;
@@ -169,8 +154,6 @@ void Stage(const Call& call, uint64_t begin, uint64_t n) {
   own.op = call.scaled ? kMin + 1 : call.op;
   own.kind = call.kind;
   own.root = call.root;
-  own.in_at = call.in_at;
-  own.out_at = call.out_at;
   if (call.Inputs() == 0) return;
   const T* in = reinterpret_cast<const T*>(FakeBytes(call.in)) + begin;
   T* staged = reinterpret_cast<T*>(own.data);
@@ -221,7 +204,7 @@ bool RunChunk(const Call& call, uint64_t begin, uint64_t n) {
       return std::all_of(members, members + comm.size,
                          [&](const Member& member) { return member.*counter >= step; });
     };
-    return Await(comm, reached, call.heedless);
+    return Await(comm, reached);
   };
   Stage<T>(call, begin, n);
   comm.step = step;
@@ -229,8 +212,7 @@ bool RunChunk(const Call& call, uint64_t begin, uint64_t n) {
   if (!all(&Member::written)) return false;
   bool same = std::all_of(members, members + comm.size, [&](const Member& other) {
     return other.count == own.count && other.dtype == own.dtype && other.op == own.op &&
-           other.kind == own.kind && other.root == own.root && other.in_at == own.in_at &&
-           other.out_at == own.out_at;
+           other.kind == own.kind && other.root == own.root;
   });
   if (!same) {
     comm.error = kInvalidUsage;  // the real one would corrupt memory, or hang

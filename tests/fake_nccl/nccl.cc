@@ -12,10 +12,6 @@
 // FAKE_NCCL_HANG_INIT=R     rank R never ends connecting
 // FAKE_NCCL_HANG=R          the kernels of rank R do nothing
 // FAKE_NCCL_FAIL=R          the kernels of rank R end in an asynchronous error
-// FAKE_NCCL_NO_MEMORY=1     its allocator has none left
-// FAKE_NCCL_NO_WINDOWS=1    it has no use for windows
-// FAKE_NCCL_NO_BUFFERS=1    nor for buffers, as with NCCL_LOCAL_REGISTER=0
-// FAKE_NCCL_FAIL_REGISTER=R rank R cannot register memory
 #include "nccl.h"
 
 #include <fcntl.h>
@@ -225,7 +221,6 @@ EXPORT int ncclCommDestroy(void* handle) {
   Count("ncclCommDestroy");
   Handle comm = Find(handle);
   if (comm == nullptr || comm->state == kInProgress) return kInvalidArgument;
-  if (ForgetRegistered(comm.get())) Count("destroyed while registered");
   std::lock_guard<std::mutex> lock(mutex);
   return Comms().erase(handle) == 1 ? kSuccess : kInvalidArgument;
 }
@@ -237,7 +232,6 @@ EXPORT int ncclCommAbort(void* handle) {
   kept = false;
   comm->aborted = true;
   while (comm->kernels > 0) usleep(kPoll);
-  ForgetRegistered(comm.get());
   unlink(comm->path.c_str());
   std::lock_guard<std::mutex> lock(mutex);
   Comms().erase(handle);
@@ -306,7 +300,6 @@ int TryToEnqueue(const char* function, Call call, void* stream) {
   } else if (call.op > kMin) {
     return kInvalidArgument;
   }
-  WithDType(call.dtype, [&](auto value) { Locate(&call, sizeof value); });
   Count(function);
   kept = false;
   group.push_back({new Call(std::move(call)), stream});

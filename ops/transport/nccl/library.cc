@@ -48,21 +48,7 @@ std::string Load(void* handle, NcclLibrary* library) {
   find(&library->Reduce, "ncclReduce");
   find(&library->Send, "ncclSend");
   find(&library->Recv, "ncclRecv");
-  std::string problem = missing.empty() ? "" : "has no " + missing;
-  // 2.27 has windows already, but until 2.29.7 its kernels for them wait for their peers even when
-  // the communicator is aborted: a rank's death would leave the others' GPUs busy for ever.
-  constexpr int kBuffers = 21900, kWindows = 22907;
-  if (library->version >= kBuffers) {
-    find(&library->MemAlloc, "ncclMemAlloc");
-    find(&library->MemFree, "ncclMemFree");
-    find(&library->CommRegister, "ncclCommRegister");
-    find(&library->CommDeregister, "ncclCommDeregister");
-  }
-  if (library->version >= kWindows) {
-    find(&library->CommWindowRegister, "ncclCommWindowRegister");
-    find(&library->CommWindowDeregister, "ncclCommWindowDeregister");
-  }
-  return problem;
+  return missing.empty() ? "" : "has no " + missing;
 }
 
 // Where the library is, from one of its functions.
@@ -75,15 +61,6 @@ std::string PathOf(const NcclLibrary& library, const std::string& opened) {
 }  // namespace
 
 std::string NcclLibrary::VersionText() const { return Version(version); }
-
-NcclRegisters NcclLibrary::registers() const {
-  if (MemAlloc == nullptr || MemFree == nullptr) return NcclRegisters::kNothing;
-  if (CommWindowRegister != nullptr && CommWindowDeregister != nullptr) {
-    return NcclRegisters::kWindows;
-  }
-  bool buffers = CommRegister != nullptr && CommDeregister != nullptr;
-  return buffers ? NcclRegisters::kBuffers : NcclRegisters::kNothing;
-}
 
 std::shared_ptr<const NcclLibrary> NcclLibrary::Open(const std::string& path,
                                                      const std::string& hint, std::string* why) {

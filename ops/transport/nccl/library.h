@@ -26,12 +26,6 @@ inline constexpr int kNcclUndefined = INT_MIN;      // NCCL_CONFIG_UNDEF_INT
 inline constexpr unsigned kNcclMagic = 0xcafebeef;  // NCCL_API_MAGIC
 inline constexpr int kNcclLeast = 21800;            // 2.18.0; major * 10000 + minor * 100 + patch
 
-inline constexpr int kNcclWindowSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
-
-// What a version registers buffers as here: 2.19 as buffers, 2.29.7 as windows, which are
-// symmetric: collectives use the same part of them on all ranks.
-enum class NcclRegisters { kNothing = 0, kBuffers = 1, kWindows = 2 };
-
 struct NcclUniqueId {
   char internal[128];
 };
@@ -81,19 +75,8 @@ struct NcclLibrary {
   NcclResult (*Broadcast)(const void* in, void* out, size_t count, int dtype, int root, void* comm,
                           void* stream);
 
-  // Null if the version has none of them.
-  NcclResult (*MemAlloc)(void** memory, size_t bytes);
-  NcclResult (*MemFree)(void* memory);
-  NcclResult (*CommRegister)(const void* comm, void* memory, size_t bytes, void** handle);
-  NcclResult (*CommDeregister)(const void* comm, void* handle);
-  NcclResult (*CommWindowRegister)(void* comm, void* memory, size_t bytes, void** window,
-                                   int flags);
-  NcclResult (*CommWindowDeregister)(void* comm, void* window);
-
   int version = 0;
   std::string path;
-
-  NcclRegisters registers() const;
 
   // "2.27.7".
   std::string VersionText() const;

@@ -7,7 +7,6 @@
 
 #include "core/log.h"
 #include "kernels/cuda/image.h"
-#include "transport/nccl/registration.h"
 #include "transport/nccl/runner.h"
 
 namespace smddp {
@@ -52,7 +51,6 @@ std::unique_ptr<NcclGroup> NcclGroup::Make(const Config& config) {
   options.hint = config.nccl_hint;
   options.required = config.nccl == "required";
   options.kernels = PackImage();
-  options.registers = config.nccl_register;
   options.connect_seconds = std::min(config.timeout_seconds / 2, kMostConnectSeconds);
   return std::make_unique<NcclGroup>(std::move(options));
 }
@@ -138,20 +136,14 @@ std::string NcclGroup::CannotPack(CudaDevice* device) {
   return status.ok() ? "" : "no memory of the GPU is left to pack tensors: " + status.message();
 }
 
-// From NCCL's allocator if it can be registered. Once the ranks have connected none is taken.
+// Once the ranks have connected none is taken.
 Status NcclGroup::TakePackMemory(CudaDevice* device) {
   bool connected = runner_ != nullptr;
   if (packer_ != nullptr || (pack_device_ == device && pack_memory_.table != nullptr)) return {};
   if (connected) return {Code::kSystem, "there was none when the ranks connected"};
   PackMemory memory;
   memory.wire_bytes = options_.pack_bytes;
-  registrable_ = NcclRegisters::kNothing;
-  if (options_.registers && library_ != nullptr) {
-    memory.wire = AllocateRegistrable(library_, device, memory.wire_bytes);
-    if (memory.wire != nullptr) registrable_ = library_->registers();
-  }
-  Status status;
-  if (memory.wire == nullptr) status = device->Allocate(memory.wire_bytes, &memory.wire);
+  Status status = device->Allocate(memory.wire_bytes, &memory.wire);
   if (status.ok()) status = device->Allocate(PackTables::kMostBytes, &memory.table);
   if (!status.ok()) return status;
   pack_memory_ = std::move(memory);
@@ -181,8 +173,6 @@ DeviceIntroduction NcclGroup::Introduce(Device* device, bool first) {
     if (result != kNcclSuccess) status = library->Failure("ncclGetUniqueId", result, nullptr);
     std::memcpy(own.id, id.internal, sizeof own.id);
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (own.packs == 1) own.registers = static_cast<int32_t>(registrable_);
   Copy(status.message(), own.problem);
   return own;
 }
@@ -194,9 +184,6 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
   membership.size = static_cast<int>(all.size());
   membership.rank = rank;
   membership.connect_seconds = options_.connect_seconds;
-  // A collective in which only some ranks have registered their memory is undefined.
-  int32_t registers = all[0].registers;
-  for (const DeviceIntroduction& one : all) registers = std::min(registers, one.registers);
   std::shared_ptr<NcclRunner> runner;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -205,18 +192,12 @@ void NcclGroup::Connect(Device* device, int rank, const std::vector<DeviceIntrod
     std::string ignored;
     bool packs =
         std::all_of(all.begin(), all.end(), [](const auto& one) { return one.packs == 1; });
-    std::unique_ptr<Registration> registration;
-    if (packs && registers > 0) {
-      registration = std::make_unique<Registration>(library_, static_cast<NcclRegisters>(registers),
-                                                    pack_memory_.wire, options_.pack_bytes);
-    }
     if (packs) {
       auto* kernels = PackKernels::Find(device_, options_.kernels, &ignored);
       packer_ = std::make_shared<Packer>(device_, kernels, rank, pack_memory_);
     }
     pack_memory_ = {};
-    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_,
-                                                    std::move(registration));
+    runner = runner_ = std::make_shared<NcclRunner>(library_, device_, membership, packer_);
   }
   runner->Start(std::move(done));
 }

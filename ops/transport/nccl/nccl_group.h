@@ -26,7 +26,6 @@ struct NcclOptions {
   double connect_seconds = 120;   // limit for all ranks to connect
   const void* kernels = nullptr;  // PackImage(); null: tensors are reduced where they are
   size_t pack_bytes = 64 << 20;   // of the buffer in which tensors are packed; as all ranks have it
-  bool registers = true;          // the memory for that with NCCL, where all ranks can
 };
 
 class NcclGroup : public DeviceGroup {
@@ -62,10 +61,9 @@ class NcclGroup : public DeviceGroup {
   std::shared_ptr<const NcclLibrary> library_;
   bool stuck_ = false;            // it has not stopped when it was told to
   CudaDevice* device_ = nullptr;  // that it is connected with
-  // Until the ranks connect: memory to pack in, of that GPU, and what can be registered of it.
+  // Until the ranks connect: memory to pack in, of that GPU.
   PackMemory pack_memory_;
   CudaDevice* pack_device_ = nullptr;
-  NcclRegisters registrable_ = NcclRegisters::kNothing;
   std::shared_ptr<Packer> packer_;      // null: not connected, or not all ranks can pack
   std::shared_ptr<NcclRunner> runner_;  // shared with its thread, which may outlive the group
 };

@@ -4,8 +4,7 @@
 //
 // Of a reducescatter the wire of each piece has a segment for each rank, all of one length, so that
 // NCCL scatters them. Rank 0's is full, as it has the most rows; what others lack is left as it is.
-// Behind the segments there is room for the result, in the same place on all ranks, which memory
-// that is registered as a symmetric window needs.
+// Behind the segments there is room for the result, in the same place on all ranks.
 #pragma once
 
 #include <cstdint>

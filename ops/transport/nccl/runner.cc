@@ -75,7 +75,6 @@ void NcclRunner::Run(const Done& connected) {
   if (failure.ok()) failure = device_->NewStream(&stream_);
   if (failure.ok() && packer_ != nullptr) failure = packer_->TakeTables();
   if (failure.ok()) failure = Connect();
-  if (failure.ok()) failure = Register();
   connected(failure);
   if (failure.ok()) {
     Serve();
@@ -124,8 +123,8 @@ Status NcclRunner::AsyncError() {
   return fine ? Status() : library_->Failure("asynchronously", error, comm_);
 }
 
-// Waits until the call that returned `result` has taken effect. Success alone does not say that it
-// has: from NCCL 2.28 on ncclCommWindowRegister returns it while the communicator is still at work.
+// Waits until the call that returned `result` has taken effect, which the communicator's state says
+// and not what the call returned.
 Status NcclRunner::Settle(const char* function, NcclResult result, double seconds) {
   Deadline deadline(seconds);
   Nap nap;
@@ -154,24 +153,9 @@ Status NcclRunner::Connect() {
   return Settle("ncclCommInitRankConfig", result, membership_.connect_seconds);
 }
 
-// By now all ranks know that all of them have the memory.
-Status NcclRunner::Register() {
-  if (registration_ == nullptr) return {};
-  Status status;
-  do {
-    NcclResult result = registration_->Begin(comm_);
-    status = Settle(registration_->function(), result, membership_.connect_seconds);
-  } while (status.ok() && registration_->FallsBack());
-  registered_ = registration_->kind();
-  if (status.ok()) return {};
-  return {status.code(), status.message() + "; SMDDP_NCCL_REGISTER=0 does without"};
-}
-
 DeviceGroupStats NcclRunner::stats() const {
-  constexpr const char* kRegistered[] = {"none", "buffer", "window"};
   DeviceGroupStats stats;
   stats.library = library_->VersionText();
-  stats.registered = kRegistered[static_cast<int>(registered_.load())];
   stats.collectives = collectives_;
   stats.bytes = bytes_;
   stats.packed = packed_;
@@ -274,7 +258,6 @@ void NcclRunner::TellAll(const Status& failure) {
 void NcclRunner::Leave(const Status& failure) {
   bool abort = !failure.ok();
   if (comm_ != nullptr && !abort) {
-    if (registration_ != nullptr) registration_->End(comm_);
     abort = !Settle("ncclCommFinalize", library_->CommFinalize(comm_), kFinalizeSeconds).ok();
     // What may still fail here fails after the last collective has ended.
     if (!abort) static_cast<void>(library_->CommDestroy(comm_));
@@ -289,8 +272,7 @@ void NcclRunner::Leave(const Status& failure) {
   }
   comm_ = nullptr;
   TellAll(failure.ok() ? Aborted() : failure);
-  // Last, as these may wait for what other streams of the GPU do.
-  registration_.reset();
+  // Last, as it may wait for what other streams of the GPU do.
   if (packer_ != nullptr) packer_->Release();
 }
 

@@ -14,7 +14,6 @@
 #include "transport/device_group.h"
 #include "transport/nccl/library.h"
 #include "transport/nccl/packer.h"
-#include "transport/nccl/registration.h"
 
 namespace smddp {
 
@@ -26,15 +25,13 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
     int size, rank;
     double connect_seconds;
   };
-  // Without a packer, which all ranks need alike, tensors are reduced where they are; without a
-  // registration, which they need alike too, its memory is the GPU's only.
+  // Without a packer, which all ranks need alike, tensors are reduced where they are.
   NcclRunner(std::shared_ptr<const NcclLibrary> library, CudaDevice* device, Membership membership,
-             std::shared_ptr<Packer> packer, std::unique_ptr<Registration> registration)
+             std::shared_ptr<Packer> packer)
       : library_(std::move(library)),
         device_(device),
         membership_(membership),
-        packer_(std::move(packer)),
-        registration_(std::move(registration)) {}
+        packer_(std::move(packer)) {}
 
   // Starts the thread, which connects, and reports that to `connected`.
   void Start(Done connected);
@@ -61,7 +58,6 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   void Run(const Done& connected);
   void Serve();
   Status Connect();
-  Status Register();
   Status Enqueue(Job* job);
   Status TakeTable(Job* job);
   Status InGroups(const char* function, size_t count, const Has& has, const Call& call);
@@ -87,9 +83,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
   const std::shared_ptr<const NcclLibrary> library_;
   CudaDevice* const device_;
   const Membership membership_;
-  const std::shared_ptr<Packer> packer_;        // may be null
-  std::unique_ptr<Registration> registration_;  // may be null
-  std::atomic<NcclRegisters> registered_{NcclRegisters::kNothing};
+  const std::shared_ptr<Packer> packer_;  // may be null
   void* comm_ = nullptr;
   void* stream_ = nullptr;
   std::deque<Job> running_;  // enqueued; of the thread
