@@ -39,7 +39,6 @@ struct ChannelResources {
   uint64_t mismatches = 0;               // the same on all ranks of the node
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeAlltoall
   DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
-  LaunchTurn* turn = nullptr;            // of this process; null exactly if `devices` is
   size_t in_background = 0;              // of the channel's collectives; see InBackground()
   HostBuffer staging;                    // for tensors in the memory of a device; see Staged
 };

@@ -216,19 +216,6 @@ Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   return {};
 }
 
-// Whether the ranks share two or more with another set, but not its first one.
-bool Communicator::IsApart(const std::vector<int>& ranks) const {
-  auto apart = [&](const std::vector<int>& others) {
-    auto shared = std::count_if(others.begin(), others.end(), [&](int rank) {
-      return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-    });
-    return shared > 1 && others.front() != ranks.front();
-  };
-  return apart(topology().job_ranks) ||
-         std::any_of(sets_.begin(), sets_.end(),
-                     [&](const auto& one) { return apart(one.second.ranks); });
-}
-
 Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> changing(changing_);
   const std::string what = "add_process_set(" + FormatRanks(ranks) + ")";
@@ -250,7 +237,6 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
   if (!status.ok()) return status;
-  if (IsApart(ranks)) context_->turn.SetApart();
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,

@@ -73,7 +73,6 @@ class Communicator : public Watched {
   // All sets of which this rank is a member.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;
-  bool IsApart(const std::vector<int>& ranks) const;
   Status CheckRemoval(int number);
   // Allgather of bytes[r] bytes from each rank r of the job.
   Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);

@@ -1,4 +1,4 @@
-// DeviceGroup: the ranks of a process set, each with a device of its own, which run collectives on
+// DeviceGroup: the ranks of the job, each with a device of its own, which run collectives on
 // tensors in the memory of their devices without the host (NCCL).
 //
 // Everything runs in the background: `done` is called exactly once, on any thread. All ranks start

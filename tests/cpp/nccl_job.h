@@ -54,11 +54,10 @@ class NcclJob {
   NcclJob(int size, int nodes, const NcclOptions& options = Nccl())
       : NcclJob(size, nodes, std::vector<NcclOptions>(static_cast<size_t>(size), options)) {}
   NcclJob(int size, int nodes, const std::vector<NcclOptions>& options)
-      : job_(size, nodes, kChunk), turns_(static_cast<size_t>(size)) {
+      : job_(size, nodes, kChunk) {
     for (int r = 0; r < size; ++r) {
       groups_.push_back(std::make_unique<NcclGroup>(options[static_cast<size_t>(r)]));
       job_.resources(r).devices = groups_.back().get();
-      job_.resources(r).turn = &turns_[static_cast<size_t>(r)];
     }
   }
   Status Run(int rank, const Request& request) { return job_.Run(rank, request); }
@@ -66,23 +65,19 @@ class NcclJob {
 
  private:
   InprocJob job_;
-  std::deque<LaunchTurn> turns_;
   std::vector<std::unique_ptr<NcclGroup>> groups_;
 };
 
 // The same for whole ranks of the engine.
 struct NcclWires : Wires {
-  NcclWires(int size, int nodes, const NcclOptions& options = Nccl())
-      : Wires(size, nodes), turns(static_cast<size_t>(size)) {
+  NcclWires(int size, int nodes, const NcclOptions& options = Nccl()) : Wires(size, nodes) {
     for (size_t r = 0; r < connections.size(); ++r) {
       connections[r]->devices = std::make_unique<NcclGroup>(options);
       for (ChannelResources& channel : connections[r]->channels) {
         channel.devices = connections[r]->devices.get();
-        channel.turn = &turns[r];
       }
     }
   }
-  std::deque<LaunchTurn> turns;
 };
 
 inline CudaDevice* Gpu(int number) {

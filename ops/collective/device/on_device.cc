@@ -34,7 +34,7 @@ std::string Objection(const std::vector<DeviceIntroduction>& all, const std::vec
 }  // namespace
 
 std::string OnDevice::Cannot(const ChannelResources& resources, const Request& request) {
-  if (resources.devices == nullptr) return "there is no device group";
+  if (resources.devices == nullptr) return "its ranks have no device group";
   std::string reason = CannotBeOnDevice(request);
   if (!reason.empty()) return reason;
   return resources.devices->Cannot(CollectiveOf(request, *resources.topology));
@@ -45,10 +45,8 @@ OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::
   bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
   if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
   usable = usable && refusal_.empty();
-  LaunchTurn::Ballot ballot = resources_->turn->Vote(request_);
   std::string lack = usable ? resources_->devices->Lacks(request_->device, Wanted()) : "";
-  votes_[1] = ballot.apart ? 1 : 0;
-  StartVote(usable && lack.empty() && ballot.can, request_);
+  StartVote(usable && lack.empty(), request_);
   static std::atomic<bool> told{false}, told_lack{false};
   if (!refusal_.empty() && !told.exchange(true)) {
     LogWarning("NCCL is not used, so collectives of GPUs' tensors run on the host: " + refusal_);
@@ -62,11 +60,11 @@ OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::
 OnDevice::~OnDevice() { Abort(); }
 
 void OnDevice::StartVote(bool yes, const Request* subject) {
-  votes_[0] = yes ? 1 : 0;
+  votes_ = yes ? 1 : 0;
   SetHostRequest(Kind::kVote, DType::kInt64);
   host_request_.run = subject != nullptr ? subject->run : 0;
   host_request_.subject = subject;
-  host_request_.tensors = {{votes_, votes_, {2}}};
+  host_request_.tensors = {{&votes_, &votes_, {1}}};
   host_ = make_host_(&host_request_);
 }
 
@@ -91,7 +89,6 @@ Progress OnDevice::Advance() {
 
 bool OnDevice::Poll() {
   if (step_ == Step::kPrepare) return Prepare();
-  if (step_ == Step::kTurn) return resources_->turn->Start(request_) && Begin();
   Status status;
   if (host_ != nullptr) {
     Progress progress = host_->Advance();
@@ -108,11 +105,6 @@ bool OnDevice::Poll() {
     case Step::kVote:
       if (!status.ok()) return Conclude(status);
       CountVotes();
-      return true;
-    case Step::kOrder:
-      if (!status.ok()) return Conclude(status);
-      resources_->turn->Agree(request_, time_);
-      step_ = Step::kTurn;
       return true;
     case Step::kIntroduce:
       if (!status.ok()) return Conclude(status);
@@ -135,13 +127,11 @@ bool OnDevice::Poll() {
   }
 }
 
-bool OnDevice::All() const { return VotesOf(votes_[0]) == resources_->topology->size; }
+bool OnDevice::All() const { return VotesOf(votes_) == resources_->topology->size; }
 
 void OnDevice::CountVotes() {
-  number_ = LaunchNumberOf(votes_[0]);
+  number_ = LaunchNumberOf(votes_);
   if (All()) {
-    // The first rank may not have known that sets are apart, and has taken a turn.
-    if (votes_[1] > 0) resources_->turn->Release(request_);
     step_ = Step::kPrepare;
   } else if (resources_->devices->required() && !refusal_.empty()) {
     Conclude({Code::kSystem, "SMDDP_NCCL=required, but it cannot be used: " + refusal_});
@@ -154,19 +144,7 @@ void OnDevice::CountVotes() {
 // to, everywhere. So one of the other channel, with a larger number, waits while this one connects.
 bool OnDevice::Prepare() {
   if (!resources_->devices->order()->IsTurnOf(number_)) return false;
-  if (votes_[1] == 0) return Begin();
-  StartOrdering();
-  return true;
-}
-
-void OnDevice::StartOrdering() {
-  time_ = resources_->turn->Propose(resources_->devices, request_->process_set, request_,
-                                    [shm = resources_->shm] { shm->RingSelf(); });
-  SetHostRequest(Kind::kVote, DType::kInt64);
-  host_request_.op = ReduceOp::kMax;
-  host_request_.tensors = {{&time_, &time_, {1}}};
-  host_ = make_host_(&host_request_);
-  step_ = Step::kOrder;
+  return Begin();
 }
 
 bool OnDevice::Begin() {
@@ -245,14 +223,12 @@ void OnDevice::GiveUp(const std::string& why) {
 
 void OnDevice::Stage() {
   PassTurn();
-  resources_->turn->Release(request_);
   host_ = std::make_unique<Staged>(resources_, request_, make_host_);
   step_ = Step::kStaged;
 }
 
 bool OnDevice::Conclude(const Status& status) {
   PassTurn();
-  resources_->turn->Release(request_);
   status_ = status;
   step_ = Step::kDone;
   return true;
@@ -277,7 +253,6 @@ bool OnDevice::MayWaitForOtherNodes() const {
 
 void OnDevice::Abort() {
   if (host_ != nullptr) host_->Abort();
-  resources_->turn->Release(request_);
   if (work_ == nullptr) return;
   resources_->devices->Abort();  // which has a limit of time
   static_cast<void>(work_->Abandon(0));

@@ -1,8 +1,6 @@
 // OnDevice: a collective that the devices run themselves, in their own memory (DeviceGroup).
 //
 //   vote       the ranks match the request on the host, and find out whether all of them can
-//   order      if sets are apart: the ranks agree on a time, and wait until that is the earliest
-//              (LaunchTurn)
 //   connect    at the first request of a set: the ranks introduce themselves, connect, and vote
 //              again on whether all have
 //   run        enqueued behind the work that computes the inputs; the host does not wait for that,
@@ -42,18 +40,7 @@ class OnDevice : public Collective {
   void Abort() override;
 
  private:
-  enum class Step {
-    kVote,
-    kPrepare,
-    kOrder,
-    kTurn,
-    kIntroduce,
-    kConnect,
-    kConfirm,
-    kRun,
-    kStaged,
-    kDone
-  };
+  enum class Step { kVote, kPrepare, kIntroduce, kConnect, kConfirm, kRun, kStaged, kDone };
 
   // These return whether there was progress.
   bool Poll();
@@ -61,7 +48,6 @@ class OnDevice : public Collective {
   bool Begin();
   void StartVote(bool yes, const Request* subject);
   void SetHostRequest(Kind kind, DType dtype);
-  void StartOrdering();
   bool All() const;
   void CountVotes();
   void StartIntroduction();
@@ -80,9 +66,8 @@ class OnDevice : public Collective {
   Step step_ = Step::kVote;
   Request host_request_;  // of the step's collective on the host
   std::unique_ptr<Collective> host_;
-  int64_t votes_[2] = {0, 0};  // of all ranks, see vote.h; before, this rank's
-  int64_t number_ = 0;         // of the collective, in the order in which all ranks start them
-  int64_t time_ = 0;           // the same among sets that are apart
+  int64_t votes_ = 0;   // of all ranks, see vote.h; before, this rank's
+  int64_t number_ = 0;  // of the collective, in the order in which all ranks start them
   DeviceIntroduction own_{};
   std::vector<DeviceIntroduction> all_;
   std::string refusal_;                    // why this rank cannot take part

@@ -1,13 +1,10 @@
-// Vote: an allreduce of two integers by the host's algorithms. The first is 1 from each rank that
-// can let its device run the collective that Request::subject is. It carries that request's
-// signature, so it also finds mismatches; and the sum is that of all ranks only if all can, and
-// none has joined. The second is 1 from each rank that knows of sets that are apart (LaunchTurn).
+// Vote: an allreduce of one integer by the host's algorithms: 1 from each rank that can let its
+// device run the collective that Request::subject is. It carries that request's signature, so it
+// also finds mismatches; and the sum is that of all ranks only if all can, and none has joined.
 //
-// The first rank of the set finishes the vote. By that time all ranks have voted, so nobody waits
-// afterwards for a rank which is still to come. It adds a number to the sum, which tells all ranks
-// in which order they start the collectives of both channels (LaunchOrder). If it does not know of
-// sets that are apart, it finishes only when its process's groups are to begin collectives of this
-// set (LaunchTurn).
+// The first rank finishes the vote. By that time all ranks have voted, so nobody waits afterwards
+// for a rank which is still to come. It adds a number to the sum, which tells all ranks in which
+// order they start the collectives of both channels (LaunchOrder).
 #pragma once
 
 #include <cstdint>
@@ -16,8 +13,7 @@
 
 namespace smddp {
 
-// The first integer: the votes in its low bits, the number above them; 0 if the first rank has
-// joined.
+// The votes are in the low bits, the number above them; 0 if the first rank has joined.
 inline constexpr int kVoteBits = 20;
 inline int64_t VotesOf(int64_t sum) { return sum & ((int64_t{1} << kVoteBits) - 1); }
 inline int64_t LaunchNumberOf(int64_t sum) { return sum >> kVoteBits; }
@@ -28,7 +24,10 @@ class Vote : public Base {
   using Base::Base;
 
  protected:
-  bool Combine(size_t i) override { return TakeTurn() && Base::Combine(i); }
+  bool Combine(size_t i) override {
+    GiveNumber();
+    return Base::Combine(i);
+  }
   // A rank that has joined starts nothing, but goes on with the others afterwards.
   bool Conclude(bool* moved) override {
     DeviceGroup* group = this->resources_->devices;
@@ -40,22 +39,17 @@ class Vote : public Base {
   }
 
  private:
-  // Of this rank before, of all afterwards. The first rank reduces them, from its own tensor: both
-  // lie in one cache line, which has one owner.
+  // Of this rank before, of all afterwards. The first rank reduces it, from its own tensor.
   int64_t* Sum() const { return static_cast<int64_t*>(this->request_->tensors[0].out); }
 
-  bool TakeTurn() {
-    const Request* subject = this->request_->subject;
-    if (has_turn_ || subject == nullptr || this->topo_.rank != 0) return true;
-    DeviceGroup* group = this->resources_->devices;
-    ShmGroup* shm = this->shm_;
-    bool apart = Sum()[1] != 0;
-    has_turn_ = apart || this->resources_->turn->Take(group, subject, [shm] { shm->RingSelf(); });
-    if (has_turn_) *Sum() += group->order()->Give() << kVoteBits;
-    return has_turn_;
+  // Combine() is called until it has combined.
+  void GiveNumber() {
+    if (numbered_ || this->request_->subject == nullptr || this->topo_.rank != 0) return;
+    numbered_ = true;
+    *Sum() += this->resources_->devices->order()->Give() << kVoteBits;
   }
 
-  bool has_turn_ = false;
+  bool numbered_ = false;
 };
 
 using VoteInNode = Vote<ShmAllreduce>;

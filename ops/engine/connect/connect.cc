@@ -195,11 +195,10 @@ Status ConnectNodes(const MpiLibrary& mpi, const MpiLibrary::Problem& problem,
   return {};
 }
 
-void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* connection) {
+void MakeChannelResources(const Config& config, Connection* connection) {
   const Topology& topo = connection->topology;
   connection->shm = std::make_unique<ShmGroup>(connection->segment.memory(), topo.local_rank,
                                                topo.local_size, ChunkBytes(config, topo));
-  connection->devices = NcclGroup::Make(config);
   connection->channels.resize(kChannels);
   for (int channel = 0; channel < kChannels; ++channel) {
     connection->channels[channel].topology = &topo;
@@ -208,7 +207,6 @@ void MakeChannelResources(const Config& config, LaunchTurn* turn, Connection* co
     connection->channels[channel].reads_peers = connection->reads_peers;
     connection->channels[channel].staging_choice.Force(ToStagingMode(config.staging));
     connection->channels[channel].devices = connection->devices.get();
-    connection->channels[channel].turn = connection->devices != nullptr ? turn : nullptr;
   }
 }
 
@@ -292,7 +290,9 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     Status status = connection->segment.CreatePrivate(SegmentBytes(config, topo));
     if (!status.ok()) return status;
   }
-  MakeChannelResources(context->config, &context->turn, connection.get());
+  // Process sets have none: their ranks and those of the job would have to agree on an order.
+  connection->devices = NcclGroup::Make(context->config);
+  MakeChannelResources(context->config, connection.get());
   *out = std::move(connection);
   if (topo.num_nodes == 1) return {};
   if (!context->mpi->multiple_threads()) {
@@ -351,7 +351,7 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
     return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
                                " could not map the process set's memory; its own error says why"};
   }
-  if (member) MakeChannelResources(context->config, &context->turn, connection.get());
+  if (member) MakeChannelResources(context->config, connection.get());
   if (connection->topology.num_nodes > 1) {
     status = ConnectNodes(*context->mpi, problem, member ? connection.get() : nullptr);
     if (status.code() == Code::kSystem) status = {Code::kRemote, status.message()};

@@ -25,7 +25,6 @@ struct JobContext {
   std::unique_ptr<MpiLibrary> mpi;  // null for a job of one rank
   LaunchInfo launch;
   Timeline timeline;
-  LaunchTurn turn;
 };
 
 // The topology, the memory shared by the ranks of this node, and the groups that carry bytes

@@ -39,7 +39,6 @@ Job::Job(const Program& program, bool trace)
       scheduler_(program.seed),
       network_(&scheduler_, program.network),
       devices_(&scheduler_, program),
-      turns_(static_cast<size_t>(program.size)),
       last_joined_(program.items.size(), std::vector<int>(program.size, -1)),
       trace_(trace) {
   ResetSystem();
@@ -96,7 +95,6 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
     resources.index = index;
     resources.reads_peers = program_.reads_peers;
     resources.devices = connection->devices.get();
-    resources.turn = program_.on_devices ? &turns_[static_cast<size_t>(rank)] : nullptr;
     if (topo.num_nodes == 1) continue;
     if (program_.disseminates) resources.exchange.linear_nodes = 1;
     resources.all_ranks = std::move(world_[index][rank]);
@@ -114,8 +112,6 @@ void Job::Complain(const std::string& what) {
 
 void Job::Begin(int rank, int item) {
   if (trace_) std::printf("%.6f rank %d comes to item %d\n", scheduler_.now(), rank, item);
-  size_t r = static_cast<size_t>(rank);
-  if (item >= program_.apart_from[r]) turns_[r].SetApart();
   for (const Fault& fault : program_.faults) {
     if (fault.rank != rank || fault.item != item) continue;
     scheduler_.At(scheduler_.now() + fault.delay, [this, &fault] { Strike(fault); });

@@ -49,7 +49,6 @@ class Job {
   Scheduler scheduler_;
   Network network_;
   SimDevices devices_;
-  std::deque<smddp::LaunchTurn> turns_;  // by rank
   std::vector<std::unique_ptr<smddp::Topology>> topologies_;
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by channel and rank

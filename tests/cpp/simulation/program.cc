@@ -304,9 +304,6 @@ class Generator {
     program_.on_devices = random.Chance(0.35);
     if (random.Chance(0.1)) program_.without_device = random.Below(program_.size);
     if (random.Chance(0.1)) program_.cannot_connect = random.Below(program_.size);
-    int last = 2 * static_cast<int>(program_.items.size());
-    program_.apart_from.assign(program_.size, last);
-    for (int& item : program_.apart_from) item = random.Chance(0.4) ? random.Below(last) : last;
   }
 
   Random random_;

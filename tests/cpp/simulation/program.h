@@ -74,7 +74,6 @@ struct Program {
   bool reads_peers = false;
   bool on_devices = false;  // most tensors are in memory of devices, which may run collectives
   int without_device = -1, cannot_connect = -1;  // such ranks
-  std::vector<int> apart_from;  // by rank: the item before which it learns that sets are apart
   double preemption = 0;
   double timeout = 2.0;
   NetworkStyle network;

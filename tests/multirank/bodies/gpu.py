@@ -146,6 +146,19 @@ def _gradients_are_compressed():
             equal(got[1], np.full([30], 40 * summed), f"{compression}: vector in step {step}")
 
 
+def _process_sets_use_the_host():
+    """NCCL serves all ranks of the job alone; a set of some of them has the same numbers."""
+    some = hvd.add_process_set([0, size - 1])
+    before = hvd.stats()["nccl_collectives"]
+    if some.included():
+        got = hvd.allreduce(tf.square(_on_gpu(_mine())), op=hvd.Sum, process_set=some)
+        equal(got, _squares(0) + _squares(size - 1))
+        assert _device(got) == ("GPU" if config.gpu_kernels() else "CPU"), got.device
+    assert hvd.stats()["nccl_collectives"] == before
+    hvd.remove_process_set(some)
+    _where_results_are()
+
+
 def _ranks_differ_in_where_tensors_are():
     """One rank's tensor is on its GPU, the others' on the CPU: an error that says so."""
     x = tf.ones([3])
@@ -166,6 +179,7 @@ def every_way():
     _trains_as_one_process()
     _sixteen_bit_floats_are_summed_in_float32()
     _gradients_are_compressed()
+    _process_sets_use_the_host()
     _ranks_differ_in_where_tensors_are()
     stats = hvd.stats()
     report(
