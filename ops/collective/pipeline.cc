@@ -36,16 +36,6 @@ bool Pipeline::AllReached(uint64_t value) const {
   return true;
 }
 
-template <std::atomic<uint64_t> ChannelCell::* kCounter>
-bool Pipeline::AwaitedReached(uint64_t value) const {
-  if (awaited_.empty()) return AllReached<kCounter>(value);
-  for (int p : awaited_) {
-    const ChannelCell& cell = shm_->channel_cell(p, resources_->index);
-    if ((cell.*kCounter).load(std::memory_order_acquire) < value) return false;
-  }
-  return true;
-}
-
 Progress Pipeline::Advance() {
   KeepSubnormals exact;
   bool moved = false;
@@ -85,13 +75,11 @@ void Pipeline::Publish(std::atomic<uint64_t>* counter, uint64_t value) {
 bool Pipeline::SlotFree(size_t i) const {
   uint64_t end = base_ + i + 1;
   if (end <= kSlots) return true;
-  return i < kSlots ? AllReached<&ChannelCell::unpacked>(end - kSlots)
-                    : AwaitedReached<&ChannelCell::unpacked>(end - kSlots);
+  return AllReached<&ChannelCell::unpacked>(end - kSlots);
 }
 
 bool Pipeline::StagedByAll(size_t i) const {
-  return i == 0 ? AllReached<&ChannelCell::staged>(base_ + 1)
-                : AwaitedReached<&ChannelCell::staged>(base_ + i + 1);
+  return AllReached<&ChannelCell::staged>(base_ + i + 1);
 }
 
 bool Pipeline::TryStage() {
@@ -145,7 +133,7 @@ bool Pipeline::TryCombine() {
 
 bool Pipeline::TryUnpack() {
   if (one_hop_ || unpacked_ == num_chunks_ ||
-      !AwaitedReached<&ChannelCell::combined>(base_ + unpacked_ + 1)) {
+      !AllReached<&ChannelCell::combined>(base_ + unpacked_ + 1)) {
     return false;
   }
   if (unpacked_ == 0 && AnyVerdict()) {
@@ -153,10 +141,7 @@ bool Pipeline::TryUnpack() {
     return true;
   }
   bool timed = resources_->staging_choice.TimesReads(kind_);
-  for (int owner = 0; owner < shm_->size() && awaited_.empty(); ++owner) {
-    if (owner != shm_->rank()) UnpackTimed(unpacked_, owner, timed);
-  }
-  for (int owner : awaited_) {
+  for (int owner = 0; owner < shm_->size(); ++owner) {
     if (owner != shm_->rank()) UnpackTimed(unpacked_, owner, timed);
   }
   ++unpacked_;

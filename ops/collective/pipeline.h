@@ -78,9 +78,6 @@ class Pipeline : public Collective {
   // The algorithm writes its slots through the cache or past it as it sees fit; nothing is
   // measured.
   void ChooseNoStaging() { kind_ = -1; }
-  // Once all ranks have begun the operation, each phase waits for these alone, of which this rank
-  // is one. Whatever others read in this rank's slots is the algorithm's affair.
-  void AwaitOnly(std::vector<int> ranks) { awaited_ = std::move(ranks); }
   void Fail(Status status) { status_ = std::move(status); }
   // Whether the oldest exchange of the owners' group has; false too if it failed.
   bool ExchangeHasEnded();
@@ -88,9 +85,6 @@ class Pipeline : public Collective {
   void NoteProgress() { progressed_ = true; }
   bool StagedByAll(size_t i) const;
   size_t num_chunks() const { return num_chunks_; }
-  // The number of chunk i in the channel; a counter is past it when it is larger.
-  uint64_t ChunkNumber(size_t i) const { return base_ + i; }
-  void Publish(std::atomic<uint64_t>* counter, uint64_t value);
 
   ChannelResources* resources_;
   const Request* request_;
@@ -100,6 +94,7 @@ class Pipeline : public Collective {
  private:
   enum class State { kRunning, kMismatchPost, kMismatchRead, kDone };
 
+  void Publish(std::atomic<uint64_t>* counter, uint64_t value);
   bool TryStage();
   int StagingKind() const;
   void StageTimed(size_t i);
@@ -113,12 +108,9 @@ class Pipeline : public Collective {
   SlotHeader OwnHeader() const;
   bool CompareAcrossNodes();
   bool SlotFree(size_t i) const;
-  // Whether this counter of all ranks has come to `value`; and whether that of the awaited ones
-  // has.
+  // Whether this counter of all ranks has come to `value`.
   template <std::atomic<uint64_t> ChannelCell::* kCounter>
   bool AllReached(uint64_t value) const;
-  template <std::atomic<uint64_t> ChannelCell::* kCounter>
-  bool AwaitedReached(uint64_t value) const;
   bool AnyVerdict() const;
   bool AdvanceMismatch();
   bool MismatchInNode();
@@ -135,7 +127,6 @@ class Pipeline : public Collective {
   int kind_;          // of the operation; see StagingChoice
   size_t bytes_ = 0;  // written or read in the present step
   bool lends_ = false;
-  std::vector<int> awaited_;  // empty: all ranks
   State state_ = State::kRunning;
   bool verified_ = false;
   bool progressed_ = false;

@@ -13,7 +13,6 @@
 #include "collective/host/joined_move.h"
 #include "collective/host/move.h"
 #include "collective/host/single_copy.h"
-#include "collective/host/sockets_allreduce.h"
 #include "kernels/cpu/copy.h"
 
 namespace smddp {
@@ -53,13 +52,6 @@ std::string SmallOnly(const Selector& selector, const ChannelResources& resource
 std::string TwoRanksOnly(const Selector&, const ChannelResources& resources, const Request&) {
   return resources.topology->size > 2 ? "there are more than two ranks" : "";
 }
-std::string ManyFarBytesOnly(const Selector& selector, const ChannelResources& resources,
-                             const Request& request) {
-  return request.bytes() < selector.sockets_bytes
-             ? "the payload is small"
-             : SocketsAllreduce::DoesNotPay(resources, request, selector.sockets_share);
-}
-
 std::string NotSmall(const Selector& selector, const ChannelResources&, const Request& request) {
   return request.moved_bytes() < selector.single_copy_bytes ? "the payload is small" : "";
 }
@@ -82,8 +74,6 @@ std::string SmallPartsOnly(const Selector& selector, const ChannelResources&,
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
-    {"sockets", Kind::kAllreduce, SocketsAllreduce::Cannot, ManyFarBytesOnly,
-     New<SocketsAllreduce>},
     {"handback", Kind::kAllreduce, SeveralOnOneNode, TwoRanksOnly, New<HandbackAllreduce>},
     {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
     {"hierarchical", Kind::kAllreduce, SeveralNodes, Never, New<HierarchicalAllreduce>},

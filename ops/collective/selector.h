@@ -13,11 +13,6 @@ struct Selector {
   // of more. Both were measured on 2 ranks, the second against `shm`; see docs/measurements.md.
   size_t oneshot_bytes_of_two = 1 << 10;
   size_t oneshot_bytes = 16 << 10;
-  // From this size on, allreduces go socket by socket where at most this share then crosses between
-  // sockets of what would without. By a model of costs; see docs/measurements.md. A virtual machine
-  // may make up its sockets, and there the steps that are added cost up to 1.3 times.
-  size_t sockets_bytes = 64 << 10;
-  double sockets_share = 0.25;
   // From this size on, payloads are read directly from the peers' memory where possible.
   size_t single_copy_bytes = 32 << 10;
   // Between nodes, alltoalls whose parts have fewer bytes than this on average are aggregated by

@@ -16,6 +16,26 @@ Status Refuse(const char* name, const char* value, const std::string& accepted) 
           std::string(name) + "='" + value + "' is not understood; it takes " + accepted};
 }
 
+// Options, or values of options, that no longer exist, and what happens instead.
+constexpr struct {
+  const char *name, *value, *instead;  // value null: any
+} kRemoved[] = {
+    {"SMDDP_ALLREDUCE", "sockets", "the algorithm is chosen automatically"},
+    {"SMDDP_NCCL_BETWEEN", nullptr, "NCCL or the host carries tensors of GPUs between nodes"},
+    {"SMDDP_NCCL_REGISTER", nullptr, "no memory is registered with NCCL"},
+    {"SMDDP_SOCKETS", nullptr, "the ranks of a node are one group, on whatever sockets"},
+};
+
+// The sentence that says so of what a variable is set to; "" if the option exists.
+std::string Removed(const std::string& name, const std::string& text) {
+  for (const auto& one : kRemoved) {
+    if (name != one.name || (one.value != nullptr && text != one.value)) continue;
+    return name + (one.value != nullptr ? "=" + text : " is set, but") +
+           " no longer exists: " + one.instead + "; unset it";
+  }
+  return "";
+}
+
 // Reads a number in [low, high]; leaves *out unchanged if the variable is unset or empty.
 template <typename T>
 Status ReadNumber(const char* name, double low, double high, T* out) {
@@ -45,7 +65,7 @@ constexpr std::initializer_list<const char*> kIsas = {"generic", "avx2", "avx512
 
 Status ReadWord(const char* name, std::initializer_list<const char*> words, std::string* out) {
   const char* text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return {};
+  if (text == nullptr || *text == '\0' || !Removed(name, text).empty()) return {};
   std::string accepted;
   for (const char* word : words) {
     if (std::string(text) == word) {
@@ -62,14 +82,6 @@ std::string ReadText(const char* name) {
   return text == nullptr ? "" : text;
 }
 
-// Options that no longer exist, and what happens instead.
-constexpr struct {
-  const char *name, *instead;
-} kRemoved[] = {
-    {"SMDDP_NCCL_BETWEEN", "NCCL or the host carries tensors of GPUs between nodes"},
-    {"SMDDP_NCCL_REGISTER", "no memory is registered with NCCL"},
-};
-
 }  // namespace
 
 Status Config::FromEnvironment(Config* config) {
@@ -80,12 +92,11 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_ALLTOALL_AGGREGATE_BYTES", 0, 1e15, &config->alltoall_aggregate_bytes),
       ReadNumber("SMDDP_SPIN_MICROSECONDS", -1, 1000000, &config->spin_microseconds),
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
-      ReadNumber("SMDDP_SOCKETS", 0, 1024, &config->sockets),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
       Tuning::Parse(ReadText("SMDDP_TUNING"), &config->tuning),
       ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
-      ReadWord("SMDDP_ALLREDUCE", {"oneshot", "sockets", "handback", "shm", "hierarchical"},
+      ReadWord("SMDDP_ALLREDUCE", {"oneshot", "handback", "shm", "hierarchical"},
                &config->allreduce),
       ReadWord("SMDDP_NCCL", {"auto", "off", "required"}, &config->nccl),
       ReadWord("SMDDP_ISA", kIsas, &config->isa),
@@ -95,9 +106,8 @@ Status Config::FromEnvironment(Config* config) {
   if (const char* path = std::getenv("SMDDP_NCCL_LIBRARY")) config->nccl_library = path;
   if (const char* path = std::getenv("SMDDP_TIMELINE")) config->timeline = path;
   for (const auto& one : kRemoved) {
-    if (ReadText(one.name).empty()) continue;
-    config->removed.push_back(std::string(one.name) +
-                              " is set, but no longer exists: " + one.instead + "; unset it");
+    std::string text = ReadText(one.name), sentence = Removed(one.name, text);
+    if (!text.empty() && !sentence.empty()) config->removed.push_back(sentence);
   }
   config->chunk_bytes = config->chunk_bytes / 256 * 256;  // keeps slots aligned for every dtype
   for (const Status& status : results) {

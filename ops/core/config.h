@@ -25,9 +25,6 @@ struct Config {
   // SMDDP_NODES: splits the ranks into this many groups that do not share memory, to test the path
   // between nodes on one machine. 0: ranks that can share memory form a node.
   int nodes = 0;
-  // SMDDP_SOCKETS: groups the ranks of a node as if they ran on so many sockets, the first ranks on
-  // the first one and so on. 0: each rank says on which socket its cores are.
-  int sockets = 0;
   // SMDDP_SINGLE_COPY: 0 disables direct reads of peers' memory; data is copied through the slots.
   bool single_copy = true;
   // SMDDP_STAGING: whether ranks write what their peers will read through the cache (cached) or

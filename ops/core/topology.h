@@ -28,13 +28,6 @@ struct Topology {
   int owners = 1;
   std::vector<std::vector<int>> nodes;  // ranks of each node, ascending
   std::vector<int> job_ranks;           // of each rank of the set, ascending
-  // Local ranks of each socket of this node, ascending; sockets are ordered by their lowest rank. A
-  // single one if it is not known on which the ranks run.
-  std::vector<std::vector<int>> sockets;
-  int socket = 0;       // this rank's
-  int socket_rank = 0;  // its place in sockets[socket]
-  // Ranks that own a share on each socket, as `owners` on each node.
-  int socket_owners = 1;
 
   // keys[r] identifies rank r's node: equal keys share memory. Empty job_ranks: all ranks.
   template <typename Key>
@@ -65,37 +58,7 @@ struct Topology {
       topo.owners = std::min(topo.owners, static_cast<int>(node.size()));
       topo.homogeneous = topo.homogeneous && node.size() == topo.nodes[0].size();
     }
-    topo.PlaceOnSockets(std::vector<int>(topo.local_size, kUnknownSocket));
     return topo;
-  }
-
-  static constexpr int kUnknownSocket = -1;
-  // Groups local ranks 0, 1, ... by the socket on which each runs. All are one group if one runs
-  // anywhere or if that is not known.
-  void PlaceOnSockets(std::vector<int> ids) {
-    bool known = std::find(ids.begin(), ids.end(), kUnknownSocket) == ids.end();
-    if (!known) std::fill(ids.begin(), ids.end(), 0);
-    sockets.clear();
-    std::map<int, int> index;
-    for (int local = 0; local < local_size; ++local) {
-      auto [it, added] = index.emplace(ids[local], static_cast<int>(sockets.size()));
-      if (added) sockets.emplace_back();
-      sockets[it->second].push_back(local);
-      if (local == local_rank) {
-        socket = it->second;
-        socket_rank = static_cast<int>(sockets[socket].size()) - 1;
-      }
-    }
-    socket_owners = local_size;
-    for (const auto& ranks : sockets) {
-      socket_owners = std::min(socket_owners, static_cast<int>(ranks.size()));
-    }
-  }
-  // The socket of a local rank of this node.
-  int SocketOf(int local) const {
-    int found = 0;
-    while (!std::binary_search(sockets[found].begin(), sockets[found].end(), local)) ++found;
-    return found;
   }
 
   // The job rank of local rank `local` on this node.

@@ -11,7 +11,6 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/binding.h"
-#include "engine/connect/sockets.h"
 #include "engine/farewell.h"
 #include "engine/set_meeting.h"
 #include "engine/watch/monitor.h"
@@ -35,7 +34,6 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
-  if (config.sockets > 0) selector.sockets_share = 0.5;  // they are what the user says
   bool tuned = config.alltoall_aggregate_bytes == Config::kAsTuned;
   selector.alltoall_aggregate_bytes =
       tuned ? config.tuning.AlltoallAggregateBytes() : config.alltoall_aggregate_bytes;
@@ -367,7 +365,6 @@ std::string Communicator::StatsJson() const {
       << ", \"tuning\": "
       << context_->config.tuning.Json(everybody_->shm()->chunk_bytes(),
                                       selector_.alltoall_aggregate_bytes)
-      << ", \"sockets\": " << SocketsJson(topology())
       << ", \"staging\": " << StagingJson(*everybody_->shm(), topology()) << "}";
   return out.str();
 }

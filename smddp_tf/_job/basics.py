@@ -65,7 +65,6 @@ def stats() -> dict:
     "streaming", past the cache, or "mixed"), and at how many GB/s it reads what each of them, by
     rank, wrote in either way (`read_gbs`; None where it was not measured). `tuning` has the costs
     between nodes that SMDDP_TUNING gave or measured (None by default), and the sizes chosen.
-    `sockets` has the ranks of this node by socket: a single list unless each rank is bound to one.
     """
     buffer = ctypes.create_string_buffer(4096)
     needed = native.core().smddp_stats_json(buffer, len(buffer))

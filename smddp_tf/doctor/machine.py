@@ -150,7 +150,7 @@ def _check_sockets(found: dict, local_size: int) -> list:
     remedy = "launch with smddprun, which binds ranks to sockets"
     if not found["may_bind"]:
         remedy += " where it may: --cap-add SYS_NICE in a container, for set_mempolicy"
-    what = f"ranks may run on any of {sockets} sockets, so which of them share one is not known"
+    what = f"ranks may run on any of {sockets} sockets, away from the memory that they began in"
     return [Finding(NOTE, what, remedy)]
 
 

@@ -64,11 +64,6 @@ class InprocJob {
     if (topologies_[0]->num_nodes > 1) ConnectNodes(size, limit);
   }
 
-  // Local rank l of the job's only node is on socket ids[l].
-  void PlaceOnSockets(const std::vector<int>& ids) {
-    for (auto& topology : topologies_) topology->PlaceOnSockets(ids);
-  }
-
   // Runs the request on rank `rank` to its end; called on a thread of its own. Gives up, with a
   // timeout status, after 60 s.
   smddp::Status Run(int rank, const smddp::Request& request, const std::string& forced = "") {

@@ -184,7 +184,4 @@ TEST(EveryAlgorithmKeepsNaNs) {
       CheckEverySet(&job, kFloat32, Kind::kAllreduce, shape.size, forced);
     }
   }
-  InprocJob job(8, 1, kChunk);
-  job.PlaceOnSockets({0, 0, 0, 0, 1, 1, 1, 1});
-  CheckEverySet(&job, kFloat32, Kind::kAllreduce, 8, "sockets");
 }

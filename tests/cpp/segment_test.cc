@@ -1,6 +1,7 @@
 // The memory that ranks share: how it is reserved, and given back.
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -79,4 +80,44 @@ TEST(ARankAloneGivesItsMemoryBackWhenItLeaves) {
   std::memset(slot, 1, kChunk);
   communicator->Leave(false);
   EXPECT_EQ(static_cast<int>(slot[kChunk - 1]), 0);
+}
+
+// So that they are in the memory of the socket on which it runs.
+TEST(EachRankCommitsItsOwnSlots) {
+  for (int size : {1, 3, 8}) {
+    size_t bytes = ShmGroup::BytesNeeded(size, kChunk), at = 0;
+    std::vector<char> memory(bytes + 64);
+    char* start = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
+    for (int r = 0; r < size; ++r) {
+      Range part = ShmGroup::PartOf(r, size, kChunk);
+      EXPECT_EQ(part.begin, at);
+      EXPECT_EQ(part.end % 4096, 0u);
+      at = part.end;
+      ShmGroup shm(start, r, size, kChunk);
+      for (int channel = 0; channel < kChannels; ++channel) {
+        for (uint64_t chunk = 0; chunk < kSlots; ++chunk) {
+          auto header = reinterpret_cast<char*>(&shm.header(r, channel, chunk)) - start;
+          auto slot = shm.slot(r, channel, chunk) - start;
+          EXPECT(static_cast<size_t>(header) >= part.begin, "a header");
+          EXPECT(static_cast<size_t>(slot) + kChunk <= part.end, "a slot");
+        }
+      }
+    }
+    EXPECT_EQ(at, bytes);
+  }
+}
+
+TEST(MemoryIsReservedBeforeItIsUsed) {
+  Segment segment;
+  Status status = segment.Create(kBytes);
+  ASSERT(status.ok(), status.message());
+  auto reserved = [&] {
+    struct stat info;
+    EXPECT_EQ(::fstat(segment.fd(), &info), 0);
+    return static_cast<size_t>(info.st_blocks) * 512;
+  };
+  EXPECT_EQ(reserved(), 0u);
+  status = segment.Commit({kBytes / 4, kBytes / 2});
+  EXPECT(status.ok(), status.message());
+  EXPECT(reserved() >= kBytes / 4, "more if pages are large");
 }

@@ -121,8 +121,7 @@ TEST(TheCoreAddsItsOptions) {
   EXPECT(Contains(plain, "SMDDP_ALLREDUCE=automatic\nSMDDP_CHUNK_BYTES=automatic\n"), plain);
   EXPECT(Contains(other, "SMDDP_ALLREDUCE=shm\nSMDDP_CHUNK_BYTES=4096\n"), other);
   for (const char* name :
-       {"smddp_tf version=", "shared memory layout=", "SMDDP_NODES=0", "SMDDP_SOCKETS=0",
-        "sockets limit=", "SMDDP_SINGLE_COPY=1",
+       {"smddp_tf version=", "shared memory layout=", "SMDDP_NODES=0", "SMDDP_SINGLE_COPY=1",
         "oneshot limit=", "oneshot limit of two ranks=", "SMDDP_SINGLE_PROCESS=0",
         "SMDDP_NCCL=auto", "SMDDP_ALLTOALL_AGGREGATE_BYTES=automatic", "SMDDP_TUNING=default"}) {
     EXPECT(Contains(plain, name), name);

@@ -13,7 +13,6 @@
 #include "engine/connect/choose_job.h"
 #include "engine/connect/init_limit.h"
 #include "engine/connect/measure_link.h"
-#include "engine/connect/sockets.h"
 #include "transport/mpi/mpi_group.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
@@ -29,7 +28,6 @@ struct Announcement {
   int ok;                           // this rank has created the segment, or attached to it
   uint64_t secret, secret_address;  // a word of this process, and its address
   int reads_peers;                  // this rank has read the words of all ranks of its node
-  int socket;                       // on which it runs, or Topology::kUnknownSocket
 };
 
 constexpr size_t kCookieOffset = 4096 + 2048;  // in the group header's spare page
@@ -121,7 +119,6 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     return mpi.Allgather(&own, sizeof own, all->data(), problem);
   };
   Announcement own{};
-  own.socket = OwnSocket();
   std::string key = KeyOf(*config, mpi);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
   std::vector<Announcement> all;
@@ -130,13 +127,8 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     Status status = exchange(own, &all);
     if (!status.ok()) return status;
     std::vector<std::string> keys;
-    std::vector<int> sockets;
-    for (const Announcement& one : all) {
-      keys.emplace_back(one.key);
-      sockets.push_back(one.socket);
-    }
+    for (const Announcement& one : all) keys.emplace_back(one.key);
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
-    PlaceOnSockets(config->sockets, sockets, &connection->topology);
     const Topology& topo = connection->topology;
     status = MeasureBetweenNodes(mpi, topo, problem, &config->tuning);
     if (!status.ok()) return status;
@@ -338,7 +330,6 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
   std::vector<Announcement> all;
   Status unmapped, status;
   if (member) {
-    PlaceAsInJob(job, &connection->topology);
     size_t bytes = SegmentBytes(context->config, connection->topology);
     status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &unmapped);
   } else {

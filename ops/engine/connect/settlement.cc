@@ -67,7 +67,6 @@ Terms WithCore(Terms terms, const Config& config) {
   add("shared memory layout", ShmGroup::Layout());
   add("oneshot limit of two ranks", std::to_string(selector.oneshot_bytes_of_two));
   add("oneshot limit", std::to_string(selector.oneshot_bytes));
-  add("sockets limit", std::to_string(selector.sockets_bytes));
   add("single copy limit", std::to_string(selector.single_copy_bytes));
   add("SMDDP_ALLREDUCE", OrAutomatic(config.allreduce));
   add("SMDDP_CHUNK_BYTES",
@@ -78,7 +77,6 @@ Terms WithCore(Terms terms, const Config& config) {
       OrAutomatic(tuned ? "" : std::to_string(config.alltoall_aggregate_bytes)));
   add("SMDDP_TUNING", config.tuning.Text());
   add("SMDDP_NODES", std::to_string(config.nodes));
-  add("SMDDP_SOCKETS", std::to_string(config.sockets));
   add("SMDDP_NCCL", config.nccl);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");
   return terms;

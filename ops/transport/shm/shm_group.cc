@@ -100,9 +100,8 @@ uint64_t ShmGroup::Steps(int channel) const {
   uint64_t steps = 0;
   for (int r = 0; r < size_; ++r) {
     const ChannelCell& cell = channel_cell(r, channel);
-    const SocketCell& socket = socket_cell(r, channel);
-    for (const auto* counter : {&cell.staged, &cell.combined, &cell.unpacked, &cell.detail_posted,
-                                &cell.detail_read, &socket.reduced, &socket.summed}) {
+    for (const auto* counter :
+         {&cell.staged, &cell.combined, &cell.unpacked, &cell.detail_posted, &cell.detail_read}) {
       steps += counter->load(std::memory_order_relaxed);
     }
   }

@@ -41,13 +41,6 @@ struct alignas(64) ChannelCell {
 };
 static_assert(sizeof(ChannelCell) == 64, "a line of the cache");
 
-// Progress of one rank within the sockets algorithm, on a line of its own, since ranks of other
-// sockets wait for it; see collective/host/sockets_allreduce.cc.
-struct alignas(64) SocketCell {
-  std::atomic<uint64_t> reduced;  // chunks whose partial sums lie in the slot
-  std::atomic<uint64_t> summed;   // chunks of which the own part has its result
-};
-
 constexpr int kWritings = 2;        // through the cache, and past it
 constexpr int kOperationKinds = 4;  // see StagingChoice::KindOf
 
@@ -81,7 +74,6 @@ struct RankCell {
   alignas(64) std::atomic<uint32_t> doorbell;  // futex word
   std::atomic<uint32_t> sleepers;
   ChannelCell channels[kChannels];
-  SocketCell sockets[kChannels];
   std::atomic<uint64_t> joins;  // join tickets taken by this rank
   std::atomic<uint64_t> beats;  // how often its monitor has looked
   MismatchReport mismatches[kChannels];
@@ -131,7 +123,6 @@ class ShmGroup {
 
   RankCell& cell(int r) const { return cells_[r]; }
   ChannelCell& channel_cell(int r, int channel) const { return cells_[r].channels[channel]; }
-  SocketCell& socket_cell(int r, int channel) const { return cells_[r].sockets[channel]; }
   SlotHeader& header(int r, int channel, uint64_t chunk) const;
   char* slot(int r, int channel, uint64_t chunk) const;
   PullReport& pull_report(int reader, int channel, int writer) const;

@@ -53,7 +53,6 @@ void Job::MakeNodes() {
   for (int r = 0; r < program_.size; ++r) {
     topologies_.push_back(
         std::make_unique<smddp::Topology>(smddp::Topology::FromKeys(r, program_.node_of)));
-    if (!program_.sockets.empty()) topologies_.back()->PlaceOnSockets(program_.sockets);
   }
   const smddp::Topology& topo = *topologies_[0];
   for (const auto& ranks : topo.nodes) {

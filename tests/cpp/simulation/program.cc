@@ -30,7 +30,6 @@ class Generator {
     AddJoins();
     AddStops();
     MakeFaults();
-    PlaceOnSockets();
     PlaceOnDevices();
     return std::move(program_);
   }
@@ -287,18 +286,7 @@ class Generator {
     }
   }
 
-  // With numbers of its own, so that the rest of a seed's program is the same without sockets.
-  void PlaceOnSockets() {
-    Random random(program_.seed ^ 0x50c4e75);
-    if (program_.num_nodes > 1 || program_.size == 1 || random.Chance(0.4)) return;
-    int sockets = 2 + random.Below(2);
-    bool even = random.Chance(0.5);
-    for (int r = 0; r < program_.size; ++r) {
-      program_.sockets.push_back(even ? r * sockets / program_.size : random.Below(sockets));
-    }
-    if (random.Chance(0.7)) program_.forced_allreduce = "sockets";
-  }
-
+  // With numbers of its own, so that the rest of a seed's program is the same without devices.
   void PlaceOnDevices() {
     Random random(program_.seed ^ 0xde51ce5);
     program_.on_devices = random.Chance(0.35);
@@ -351,7 +339,6 @@ std::string Program::Describe() const {
   std::ostringstream out;
   out << size << " ranks on nodes";
   for (int node : node_of) out << " " << node;
-  for (size_t r = 0; r < sockets.size(); ++r) out << (r == 0 ? ", sockets " : " ") << sockets[r];
   out << ", chunks of " << chunk_bytes << ", allreduce '" << forced_allreduce << "'"
       << (alltoall_aggregate_bytes > 0 ? ", alltoalls by node" : "")
       << (disseminates ? ", disseminates" : "") << (reads_peers ? ", single copy" : "")

@@ -65,7 +65,6 @@ struct Program {
   int size = 1;
   std::vector<int> node_of;  // by rank
   int num_nodes = 1;
-  std::vector<int> sockets;  // by rank, of a job on one node; empty: all on one
   size_t chunk_bytes = 512;
   std::string forced_allreduce;
   size_t alltoall_aggregate_bytes = 0;
