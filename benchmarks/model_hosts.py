@@ -2,7 +2,7 @@
 
     python benchmarks/model_hosts.py --latency-us 20 --gbs 12 --copy-gbs 5 --per-node 8
 
-The costs are those of SMDDP_TUNING (`stats()["tuning"]` has them after SMDDP_TUNING=measure), and
+The costs are those of a message and of bytes between hosts, of copies in memory, and
 what a message costs the processor that sends and receives it. The model follows the algorithm
 (ops/collective/host/hierarchical_allreduce.cc): for each bucket a header exchange, then for each
 chunk a sum in the node, an alltoall and an allgather between the owners of a share, and copies in
@@ -31,7 +31,7 @@ def header_seconds(nodes, cost):
 
 
 def chunk_bytes(nodes, cost):
-    """Return the size of a chunk, by default as Tuning::ChunkBytes() has it."""
+    """Return the size of a chunk, by default as core/chunk_bytes.h has it."""
     if cost.chunk_kib:
         return cost.chunk_kib * 1024
     messages = nodes * cost.per_node

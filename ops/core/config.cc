@@ -24,6 +24,7 @@ constexpr struct {
     {"SMDDP_NCCL_BETWEEN", nullptr, "NCCL or the host carries tensors of GPUs between nodes"},
     {"SMDDP_NCCL_REGISTER", nullptr, "no memory is registered with NCCL"},
     {"SMDDP_SOCKETS", nullptr, "the ranks of a node are one group, on whatever sockets"},
+    {"SMDDP_TUNING", nullptr, "SMDDP_CHUNK_BYTES sets the size of chunks between nodes"},
 };
 
 // The sentence that says so of what a variable is set to; "" if the option exists.
@@ -94,7 +95,6 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),
       ReadNumber("SMDDP_SINGLE_PROCESS", 0, 1, &config->single_process),
-      Tuning::Parse(ReadText("SMDDP_TUNING"), &config->tuning),
       ReadWord("SMDDP_STAGING", {"auto", "cached", "streaming"}, &config->staging),
       ReadWord("SMDDP_ALLREDUCE", {"oneshot", "handback", "shm", "hierarchical"},
                &config->allreduce),

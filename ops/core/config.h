@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "core/status.h"
-#include "core/tuning.h"
 
 namespace smddp {
 
@@ -17,7 +16,8 @@ struct Config {
   double timeout_seconds = 600;
   // SMDDP_STALL_WARNING_SECONDS: a collective that has waited this long is reported (0: never).
   double stall_warning_seconds = 60;
-  // SMDDP_CHUNK_BYTES: bytes of a staging slot. 0: 256 KiB on one node, between nodes as tuned.
+  // SMDDP_CHUNK_BYTES: bytes of a staging slot. 0: 256 KiB on one node, between nodes as
+  // core/chunk_bytes.h says.
   size_t chunk_bytes = 0;
   // SMDDP_SPIN_MICROSECONDS: how long a wait spins before it sleeps. -1: 50 if every rank of the
   // node has a core of its own, else 0.
@@ -34,11 +34,8 @@ struct Config {
   std::string allreduce;
   // SMDDP_ALLTOALL_AGGREGATE_BYTES: between nodes, alltoalls whose parts have fewer bytes than this
   // on average travel in one message per node and owner, others in one per pair of ranks; 0: all.
-  static constexpr size_t kAsTuned = SIZE_MAX;
-  size_t alltoall_aggregate_bytes = kAsTuned;
-  // SMDDP_TUNING: the costs between nodes from which sizes are chosen that no other option sets:
-  // default, measure, the numbers, or a file with these.
-  Tuning tuning;
+  static constexpr size_t kAutomatic = SIZE_MAX;
+  size_t alltoall_aggregate_bytes = kAutomatic;
   // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512, on ARM generic or neon. Empty: the
   // best that the CPU has.
   std::string isa;

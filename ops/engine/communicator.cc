@@ -34,9 +34,9 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
-  bool tuned = config.alltoall_aggregate_bytes == Config::kAsTuned;
-  selector.alltoall_aggregate_bytes =
-      tuned ? config.tuning.AlltoallAggregateBytes() : config.alltoall_aggregate_bytes;
+  if (config.alltoall_aggregate_bytes != Config::kAutomatic) {
+    selector.alltoall_aggregate_bytes = config.alltoall_aggregate_bytes;
+  }
   return selector;
 }
 
@@ -71,8 +71,8 @@ Status Communicator::Start() {
   everybody_->StartProgress();
   if (topology().rank == 0) WarnOfBinding();
   if (topology().rank == 0 && topology().num_nodes > 1) {
-    LogInfo(context_->config.tuning.Describe(everybody_->shm()->chunk_bytes(),
-                                             selector_.alltoall_aggregate_bytes));
+    LogInfo("between nodes: chunks of " + std::to_string(everybody_->shm()->chunk_bytes()) +
+            " bytes");
   }
   return {};
 }
@@ -362,9 +362,7 @@ std::string Communicator::StatsJson() const {
       << ", \"collectives\": " << direct.operations << ", \"collective_bytes\": " << direct.bytes
       << ", \"awaited_seconds\": " << direct.awaited_seconds + gradients.awaited_seconds
       << ", \"buckets\": " << gradients.operations << ", \"bucket_bytes\": " << gradients.bytes
-      << ", \"tuning\": "
-      << context_->config.tuning.Json(everybody_->shm()->chunk_bytes(),
-                                      selector_.alltoall_aggregate_bytes)
+      << ", \"chunk_bytes\": " << everybody_->shm()->chunk_bytes()
       << ", \"staging\": " << StagingJson(*everybody_->shm(), topology()) << "}";
   return out.str();
 }

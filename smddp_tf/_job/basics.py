@@ -63,8 +63,8 @@ def stats() -> dict:
 
     `staging` says how this rank writes what the ranks of its node read (`writes`: "cached",
     "streaming", past the cache, or "mixed"), and at how many GB/s it reads what each of them, by
-    rank, wrote in either way (`read_gbs`; None where it was not measured). `tuning` has the costs
-    between nodes that SMDDP_TUNING gave or measured (None by default), and the sizes chosen.
+    rank, wrote in either way (`read_gbs`; None where it was not measured). `chunk_bytes` is
+    the size of a chunk.
     """
     buffer = ctypes.create_string_buffer(4096)
     needed = native.core().smddp_stats_json(buffer, len(buffer))

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "collective/request.h"
 #include "core/c_numbers.h"
+#include "core/chunk_bytes.h"
 #include "core/config.h"
 #include "core/span.h"
 #include "core/topology.h"
@@ -44,8 +45,8 @@ TEST(MessagesShowASettingAsItWasGiven) {
 TEST(OptionsThatWereRemovedAreNamed) {
   Config config;
   EXPECT(Config::FromEnvironment(&config).ok() && config.removed.empty());
-  for (const char* name :
-       {"SMDDP_NCCL_BETWEEN", "SMDDP_NCCL_REGISTER", "SMDDP_SOCKETS", "SMDDP_ALLREDUCE"}) {
+  for (const char* name : {"SMDDP_NCCL_BETWEEN", "SMDDP_NCCL_REGISTER", "SMDDP_SOCKETS",
+                           "SMDDP_TUNING", "SMDDP_ALLREDUCE"}) {
     Config one;
     ::setenv(name, "sockets", 1);
     Status status = Config::FromEnvironment(&one);
@@ -56,6 +57,17 @@ TEST(OptionsThatWereRemovedAreNamed) {
     EXPECT_EQ(one.removed[0].find(name), size_t{0});
     EXPECT(one.removed[0].find(" no longer exists: ") != std::string::npos, one.removed[0]);
   }
+}
+
+TEST(ChunksBetweenNodesGrowWithTheMessages) {
+  EXPECT_EQ(ChunkBytesBetweenNodes(2, 1), size_t{256} << 10);
+  EXPECT_EQ(ChunkBytesBetweenNodes(3, 1), size_t{512} << 10);
+  EXPECT_EQ(ChunkBytesBetweenNodes(2, 2), size_t{1} << 20);
+  EXPECT_EQ(ChunkBytesBetweenNodes(32, 8), size_t{1} << 20);
+  EXPECT_EQ(ChunkBytesBetweenNodes(64, 8), size_t{2} << 20);
+  EXPECT_EQ(ChunkBytesBetweenNodes(128, 8), size_t{4} << 20);
+  EXPECT_EQ(ChunkBytesBetweenNodes(64, 1), size_t{1} << 20);
+  EXPECT_EQ(ChunkBytesBetweenNodes(512, 8), size_t{4} << 20);
 }
 
 TEST(PartsCoverTheWholeOnceAndAlign) {

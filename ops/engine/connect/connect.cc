@@ -8,11 +8,11 @@
 #include <numeric>
 
 #include "core/c_numbers.h"
+#include "core/chunk_bytes.h"
 #include "core/log.h"
 #include "core/reminder.h"
 #include "engine/connect/choose_job.h"
 #include "engine/connect/init_limit.h"
-#include "engine/connect/measure_link.h"
 #include "transport/mpi/mpi_group.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
@@ -55,7 +55,7 @@ size_t ChunkBytes(const Config& config, const Topology& topo) {
   size_t least = (kLaneBytes * static_cast<size_t>(topo.size) + kUnit - 1) / kUnit * kUnit;
   if (config.chunk_bytes != 0) return std::max(config.chunk_bytes, least);
   if (topo.num_nodes == 1) return std::max<size_t>(256 << 10, least);
-  return std::max(config.tuning.ChunkBytes(topo.num_nodes, topo.owners), least);
+  return std::max(ChunkBytesBetweenNodes(topo.num_nodes, topo.owners), least);
 }
 
 size_t SegmentBytes(const Config& config, const Topology& topo) {
@@ -130,8 +130,6 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     for (const Announcement& one : all) keys.emplace_back(one.key);
     connection->topology = Topology::FromKeys(mpi.rank(), keys);
     const Topology& topo = connection->topology;
-    status = MeasureBetweenNodes(mpi, topo, problem, &config->tuning);
-    if (!status.ok()) return status;
     size_t bytes = SegmentBytes(*config, topo);
     status = MapSegments(*config, bytes, exchange, connection, &own, &all, &unmapped);
     if (!status.ok()) return status;
