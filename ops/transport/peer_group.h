@@ -32,8 +32,9 @@ class PeerGroup {
   // in flight; its previous contents may be lost.
   virtual char* Memory(size_t bytes);
 
-  // All buffers must be in Memory(). recv holds size() blocks of `bytes`, in rank order; `send` may
-  // be the own block.
+  // All buffers must be in Memory(). What is sent and what is received may not overlap, except
+  // where the own block is said to lie in place; a buffer of no bytes may have any address. recv
+  // holds size() blocks of `bytes`, in rank order; `send` may be the own block.
   virtual Status StartAllgather(const void* send, size_t bytes, void* recv) = 0;
   // Rank r's block has bytes[r] bytes and is stored at recv + offsets[r]; `send` may be the own
   // block.

@@ -1,8 +1,11 @@
 """Alltoall, reducescatter and the grouped collectives, through mpirun."""
 
+import launcher
 import pytest
 from bodies import exchange
 from conftest import PYTHONS, on_ranks
+
+MPICH = launcher.ROOT / ".venv-mpich/bin/mpirun"
 
 
 @on_ranks("python", PYTHONS, 2, 3, 4)
@@ -22,3 +25,20 @@ def test_sets_and_nodes(job, nodes):
     """On process sets, and between nodes."""
     env = {"SMDDP_NODES": str(nodes)}
     job(exchange.sets_and_nodes, 4, env=env).check(4)
+
+
+def _uneven_between_nodes(job, ranks, nodes, **options):
+    env = {"SMDDP_NODES": str(nodes), "SMDDP_TIMEOUT_SECONDS": "30"}
+    job(exchange.uneven_between_nodes, ranks, env=env, **options).check(ranks)
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 3), (4, 2)])
+def test_uneven_alltoall_between_nodes(job, ranks, nodes):
+    """Ranks that have nothing to send, or nothing more, receive all the same."""
+    _uneven_between_nodes(job, ranks, nodes)
+
+
+@pytest.mark.skipif(not MPICH.exists(), reason="no .venv-mpich; `make test` makes it")
+def test_uneven_alltoall_under_mpich(job):
+    """The same."""
+    _uneven_between_nodes(job, 3, 3, launcher=MPICH)

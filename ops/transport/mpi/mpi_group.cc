@@ -3,6 +3,7 @@
 #include <climits>
 #include <deque>
 #include <mutex>
+#include <numeric>  // for accumulate
 #include <string>
 #include <utility>  // for move
 
@@ -17,6 +18,22 @@ Status FitsInt(size_t bytes, const char* what) {
   return {Code::kSystem, std::string(what) + " of " + std::to_string(bytes) +
                              " bytes at once is over MPI's limit of 2147483647; lower "
                              "SMDDP_CHUNK_BYTES"};
+}
+
+// Where an empty buffer lies for MPI. Open MPI takes equal addresses in its non-blocking
+// collectives for MPI_IN_PLACE, even if one of the buffers is empty: it would then send what it
+// should receive.
+char nothing;
+
+// Gives an empty buffer an address of its own. Buffers that both have bytes may not lie in one
+// place.
+Status KeepApart(const void** send, size_t sent, void** recv, size_t received) {
+  if (sent == 0) *send = &nothing;
+  if (received == 0 && sent > 0) *recv = &nothing;
+  if (*send != *recv) return {};
+  return {Code::kSystem, "an exchange would receive " + std::to_string(received) +
+                             " bytes where the " + std::to_string(sent) +
+                             " bytes lie that it sends; this is a bug of smddp_tf"};
 }
 
 // An operation in flight. MPI uses the count arrays until it has finished.
@@ -59,7 +76,9 @@ class MpiGroup : public PeerGroup {
     Status fits = FitsInt(bytes, "an allgather");
     if (!fits.ok()) return fits;
     int n = static_cast<int>(bytes);
-    bool in_place = send == static_cast<char*>(recv) + rank_ * bytes;
+    bool in_place = bytes == 0 || send == static_cast<char*>(recv) + rank_ * bytes;
+    if (!in_place) fits = KeepApart(&send, bytes, &recv, bytes * static_cast<size_t>(size_));
+    if (!fits.ok()) return fits;
     return Start({}, "MPI_Iallgather", [&](Exchange* exchange) {
       return mpi_->iallgather(in_place ? mpi_->in_place() : send, n, Byte(), recv, n, Byte(), comm_,
                               &exchange->request);
@@ -70,7 +89,9 @@ class MpiGroup : public PeerGroup {
                          const std::vector<size_t>& offsets) override {
     Status fits = FitsInt(offsets.back() + bytes.back(), "an allgather");
     if (!fits.ok()) return fits;
-    bool in_place = send == static_cast<char*>(recv) + offsets[rank_];
+    bool in_place = bytes[rank_] == 0 || send == static_cast<char*>(recv) + offsets[rank_];
+    if (!in_place) fits = KeepApart(&send, bytes[rank_], &recv, offsets.back() + bytes.back());
+    if (!fits.ok()) return fits;
     Exchange exchange;
     exchange.counts.assign(bytes.begin(), bytes.end());
     exchange.offsets.assign(offsets.begin(), offsets.end());
@@ -82,7 +103,9 @@ class MpiGroup : public PeerGroup {
   }
 
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    Status fits = FitsInt(bytes * static_cast<size_t>(size_), "an exchange");
+    size_t all = bytes * static_cast<size_t>(size_);
+    Status fits = FitsInt(all, "an exchange");
+    if (fits.ok()) fits = KeepApart(&send, all, &recv, all);
     if (!fits.ok()) return fits;
     Exchange exchange;
     exchange.counts.assign(size_, static_cast<int>(bytes));
@@ -100,6 +123,7 @@ class MpiGroup : public PeerGroup {
     Exchange exchange;
     Status fits = Layout(send_bytes, &exchange.counts, &exchange.offsets);
     if (fits.ok()) fits = Layout(recv_bytes, &exchange.recv_counts, &exchange.recv_offsets);
+    if (fits.ok()) fits = KeepApart(&send, Sum(send_bytes), &recv, Sum(recv_bytes));
     if (!fits.ok()) return fits;
     return Start(std::move(exchange), "MPI_Ialltoallv", [&](Exchange* own) {
       return mpi_->ialltoallv(send, own->counts.data(), own->offsets.data(), Byte(), recv,
@@ -145,6 +169,10 @@ class MpiGroup : public PeerGroup {
     Status status = mpi_->CheckError(call(&exchanges_.back()), what);
     if (!status.ok()) exchanges_.pop_back();
     return status;
+  }
+
+  static size_t Sum(const std::vector<size_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   }
 
   static Status Layout(const std::vector<size_t>& bytes, std::vector<int>* counts,

@@ -230,3 +230,36 @@ def sets_and_nodes():
     equal(got, np.repeat(np.arange(4), np.arange(4)))
     equal(received, np.arange(4))
     report(checks=checked())
+
+
+# By ranks: rows that each rank sends to each. Some ranks have nothing to send, or nothing more, and
+# still receive; or the other way round.
+SPLITS = {
+    2: [[[0, 8], [0, 0]], [[0, 0], [2048, 0]], [[0, 300_000], [5, 0]], [[0, 0], [0, 0]]],
+    3: [
+        [[3000, 500, 200], [100, 100, 100], [50, 1200, 700]],
+        [[0, 0, 0], [7, 0, 0], [0, 400_000, 0]],
+        [[0, 1, 0], [0, 0, 1], [0, 0, 0]],
+    ],
+    4: [
+        [[0, 0, 0, 9], [0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]],
+        [[0, 0, 90_000, 1], [0, 0, 0, 200_000], [0, 0, 0, 0], [70_000, 0, 0, 0]],
+    ],
+}
+
+
+def uneven_between_nodes():
+    """With any splits; a rank sees what each other rank meant for it."""
+    for number, splits in enumerate(SPLITS[size]):
+        for width in (1, 3):
+            sent = sum(splits[rank])
+            rows = np.arange(sent * width, dtype=np.float32).reshape(sent, width) % 1000
+            got, received = hvd.alltoall(rows + 1000 * rank, splits=splits[rank])
+            equal(received, [row[rank] for row in splits], number)
+            want = []
+            for r, row in enumerate(splits):
+                begin = sum(row[:rank])
+                of_r = np.arange(begin * width, (begin + row[rank]) * width) % 1000 + 1000 * r
+                want.append(of_r.reshape(row[rank], width))
+            equal(got, np.concatenate(want), number, width)
+    report(checks=checked())
