@@ -99,13 +99,12 @@ uint64_t Request::Signature() const {
   hash.Bytes(name.data(), name.size());
   hash.Bytes(memory.data(), memory.size());
   if (plan == 0 && plan_text != nullptr) hash.Bytes(plan_text->data(), plan_text->size());
-  if (gathers()) {
-    for (size_t bytes : part_bytes) hash.Add(bytes);
-    return hash.value();
-  }
+  for (size_t bytes : part_bytes) hash.Add(bytes);
   for (const TensorArg& tensor : tensors) {
     hash.Add(tensor.dims.size());
-    for (int64_t dim : tensor.dims) hash.Add(dim);
+    // How many rows each rank has is in part_bytes.
+    size_t first = gathers() ? 1 : 0;
+    for (size_t i = first; i < tensor.dims.size(); ++i) hash.Add(tensor.dims[i]);
   }
   return hash.value();
 }

@@ -1,5 +1,6 @@
 #include "engine/part_sizes.h"
 
+#include <algorithm>  // for min
 #include <string>
 #include <utility>  // for move
 
@@ -11,22 +12,48 @@ std::string Number(int64_t value) { return std::to_string(value); }
 // A joined rank has no rows, of any shape.
 bool HasJoined(const PartSizes& sizes) { return sizes[kNdim] == 0 && sizes[kRowElements] == 0; }
 
+// Equal only for equal shapes of a row. The multiplier is that of Request's hashes.
+int64_t HashOfRow(const std::vector<int64_t>& dims) {
+  uint64_t hash = 0;
+  for (size_t i = 1; i < dims.size(); ++i) {
+    hash = (hash ^ static_cast<uint64_t>(dims[i])) * 0x9e3779b97f4a7c15ull;
+    hash ^= hash >> 29;
+  }
+  return static_cast<int64_t>(hash);
+}
+
 bool SameRows(const PartSizes& a, const PartSizes& b) {
-  return a[kNdim] == b[kNdim] && a[kRowElements] == b[kRowElements];
+  return a[kNdim] == b[kNdim] && a[kRowElements] == b[kRowElements] && a[kRowHash] == b[kRowHash];
+}
+
+// "[3, 4, 5]".
+std::string Shape(const PartSizes& sizes) {
+  if (sizes[kNdim] == 0) return "[]";
+  std::string text = "[" + Number(sizes[kRows]);
+  size_t row_dims = static_cast<size_t>(sizes[kNdim]) - 1;
+  for (size_t i = 0; i < std::min(row_dims, kShownRowDims); ++i) {
+    text += ", " + Number(sizes[kFirstRowDim + i]);
+  }
+  if (row_dims > kShownRowDims) text += ", ... (" + Number(sizes[kNdim]) + " dimensions)";
+  return text + "]";
+}
+
+// The error of two ranks whose rows have other shapes. `title` is how it begins.
+Status OtherRows(const std::string& title, int job_rank_a, const PartSizes& a, int job_rank_b,
+                 const PartSizes& b) {
+  std::string text = title + ": rank " + Number(job_rank_a) + " has a tensor of shape " + Shape(a) +
+                     ", rank " + Number(job_rank_b) + " one of " + Shape(b);
+  return {Code::kMismatch, text + "; all dimensions but the first must agree"};
 }
 
 Status CheckAllgather(const std::vector<PartSizes>& all, const std::vector<int>& job_ranks,
                       const std::string& name) {
-  auto show = [&](size_t r) {
-    return "rank " + Number(job_ranks[r]) + " has " + Number(all[r][kNdim]) + " dimensions and " +
-           Number(all[r][kRowElements]) + " elements a row";
-  };
   size_t first = 0;  // of the ranks that have not joined
   while (first < all.size() && HasJoined(all[first])) ++first;
   for (size_t r = first + 1; r < all.size(); ++r) {
     if (HasJoined(all[r]) || SameRows(all[r], all[first])) continue;
-    return {Code::kMismatch, "Mismatched allgather '" + name + "': " + show(first) + ", " +
-                                 show(r) + "; all dimensions but the first must agree"};
+    return OtherRows("Mismatched allgather '" + name + "'", job_ranks[first], all[first],
+                     job_ranks[r], all[r]);
   }
   return {};
 }
@@ -51,20 +78,18 @@ std::string SplitsProblem(const PartSizes& sizes, int64_t ranks) {
          " rows; they must be equal";
 }
 
-Status CheckAlltoall(const std::vector<PartSizes>& all, const std::vector<int>& job_ranks) {
+Status CheckAlltoall(const std::vector<PartSizes>& all, const std::vector<int>& job_ranks,
+                     const std::string& name) {
   for (size_t r = 0; r < all.size(); ++r) {
     const PartSizes& sizes = all[r];
-    std::string who = "alltoall: rank " + Number(job_ranks[r]) + " has ";
+    std::string who = "alltoall '" + name + "': rank " + Number(job_ranks[r]) + " has ";
     if (HasJoined(sizes)) return {Code::kUsage, who + "called join(), so it has nothing to send"};
     if (sizes[kNdim] == 0) {
       return {Code::kUsage, who + "a scalar; it takes tensors of at least one dimension"};
     }
     if (!SameRows(sizes, all[0])) {
-      return {Code::kMismatch, who + Number(sizes[kNdim]) + " dimensions and " +
-                                   Number(sizes[kRowElements]) + " elements a row, rank " +
-                                   Number(job_ranks[0]) + " has " + Number(all[0][kNdim]) +
-                                   " and " + Number(all[0][kRowElements]) +
-                                   "; all but the first must agree"};
+      return OtherRows("Mismatched alltoall '" + name + "'", job_ranks[0], all[0], job_ranks[r],
+                       sizes);
     }
     std::string problem = SplitsProblem(sizes, static_cast<int64_t>(all.size()));
     if (!problem.empty()) return {Code::kUsage, who + problem};
@@ -124,7 +149,8 @@ PartSizes OwnPartSizes(Kind kind, const std::vector<int64_t>& dims,
   int64_t row = 1;
   for (size_t i = 1; i < dims.size(); ++i) row *= dims[i];
   int64_t rows = !dims.empty() ? dims[0] : alltoall ? 0 : 1;
-  PartSizes own{static_cast<int64_t>(dims.size()), rows, row};
+  PartSizes own{static_cast<int64_t>(dims.size()), rows, row, HashOfRow(dims)};
+  for (size_t i = 1; i <= kShownRowDims; ++i) own.push_back(i < dims.size() ? dims[i] : 0);
   if (!alltoall) return own;
 
   own.push_back(static_cast<int64_t>(splits.size()));
@@ -137,7 +163,7 @@ PartSizes OwnPartSizes(Kind kind, const std::vector<int64_t>& dims,
 
 Status CheckPartSizes(Kind kind, const std::vector<PartSizes>& all,
                       const std::vector<int>& job_ranks, const std::string& name) {
-  return kind == Kind::kAlltoall ? CheckAlltoall(all, job_ranks)
+  return kind == Kind::kAlltoall ? CheckAlltoall(all, job_ranks, name)
                                  : CheckAllgather(all, job_ranks, name);
 }
 

@@ -16,10 +16,21 @@
 
 namespace smddp {
 
-// What a rank tells the others about its tensor. An alltoall adds the number of splits that its
-// caller gave (0: even ones), and then the rows for each rank of the set.
+// What a rank tells the others about its tensor. All ranks must agree on the shape of a row, the
+// dimensions behind the first. Of those, its hash is compared, and the first few are shown in
+// messages, since a rank cannot know how many its peers have. An alltoall adds the number of splits
+// that its caller gave (0: even ones), and then the rows for each rank of the set.
 using PartSizes = std::vector<int64_t>;
-enum PartSizesField : size_t { kNdim, kRows, kRowElements, kGivenSplits, kFirstSplit };
+constexpr size_t kShownRowDims = 7;
+enum PartSizesField : size_t {
+  kNdim,
+  kRows,
+  kRowElements,
+  kRowHash,
+  kFirstRowDim,
+  kGivenSplits = kFirstRowDim + kShownRowDims,
+  kFirstSplit
+};
 
 // This rank's sizes, in a set of `ranks` ranks. `kind` is allgather or alltoall. A scalar counts as
 // one row of an allgather.
@@ -27,7 +38,7 @@ PartSizes OwnPartSizes(Kind kind, const std::vector<int64_t>& dims,
                        const std::vector<int32_t>& splits, int ranks);
 
 // Whether the ranks' sizes are valid and fit together; the same on every rank. all[r] is told by
-// job rank job_ranks[r]; zeros stand for a rank that has joined. `name` is the allgather's.
+// job rank job_ranks[r]; zeros stand for a rank that has joined.
 Status CheckPartSizes(Kind kind, const std::vector<PartSizes>& all,
                       const std::vector<int>& job_ranks, const std::string& name);
 

@@ -56,6 +56,8 @@ void Append(int from, int to, int64_t count, std::vector<int32_t>* values) {
   }
 }
 
+const PartSizes kJoined(kFirstRowDim + kShownRowDims, 0);
+
 std::string Message(Kind kind, const std::vector<PartSizes>& all) {
   std::vector<int> job_ranks;  // as in a process set
   for (size_t r = 0; r < all.size(); ++r) job_ranks.push_back(static_cast<int>(10 * r));
@@ -71,41 +73,78 @@ void Contains(const std::string& text, const std::string& part) {
 // ---- the sizes ----------------------------------------------------------------------------------
 
 TEST(ARankTellsTheSizesOfItsPart) {
-  EXPECT(OwnPartSizes(Kind::kAllgather, {5, 3, 2}, {}, 4) == PartSizes({3, 5, 6}));
-  EXPECT(OwnPartSizes(Kind::kAllgather, {}, {}, 4) == PartSizes({0, 1, 1}));
-  EXPECT(OwnPartSizes(Kind::kAlltoall, {4, 3}, {}, 2) == PartSizes({2, 4, 3, 0, 2, 2}));
-  EXPECT(OwnPartSizes(Kind::kAlltoall, {4}, {1, 3}, 2) == PartSizes({1, 4, 1, 2, 1, 3}));
-  EXPECT(OwnPartSizes(Kind::kAlltoall, {4}, {1}, 2) == PartSizes({1, 4, 1, 1, 1, 0}));
-  EXPECT(OwnPartSizes(Kind::kAlltoall, {4}, {1, 1, 2}, 2) == PartSizes({1, 4, 1, 3, 1, 1}));
+  PartSizes gathered = OwnPartSizes(Kind::kAllgather, {5, 3, 2}, {}, 4);
+  EXPECT_EQ(gathered.size(), kFirstRowDim + kShownRowDims);
+  EXPECT_EQ(gathered[kNdim], 3);
+  EXPECT_EQ(gathered[kRows], 5);
+  EXPECT_EQ(gathered[kRowElements], 6);
+  EXPECT_EQ(gathered[kFirstRowDim], 3);
+  EXPECT_EQ(gathered[kFirstRowDim + 1], 2);
+  EXPECT_EQ(gathered[kFirstRowDim + 2], 0);
+  PartSizes scalar = OwnPartSizes(Kind::kAllgather, {}, {}, 4);
+  EXPECT_EQ(scalar[kNdim], 0);
+  EXPECT_EQ(scalar[kRows], 1);
+  EXPECT_EQ(scalar[kRowElements], 1);
+  auto splits = [](const std::vector<int64_t>& dims, const std::vector<int32_t>& given) {
+    PartSizes own = OwnPartSizes(Kind::kAlltoall, dims, given, 2);
+    return PartSizes(own.begin() + kGivenSplits, own.end());
+  };
+  EXPECT(splits({4, 3}, {}) == PartSizes({0, 2, 2}));
+  EXPECT(splits({4}, {1, 3}) == PartSizes({2, 1, 3}));
+  EXPECT(splits({4}, {1}) == PartSizes({1, 1, 0}));
+  EXPECT(splits({4}, {1, 1, 2}) == PartSizes({3, 1, 1}));
 }
 
 TEST(PartsAreCountedInBytes) {
-  std::vector<PartSizes> gathered = {{2, 3, 5}, {2, 0, 5}, {0, 0, 0}};
+  auto gather = [](const std::vector<int64_t>& dims) {
+    return OwnPartSizes(Kind::kAllgather, dims, {}, 3);
+  };
+  std::vector<PartSizes> gathered = {gather({3, 5}), gather({0, 5}), kJoined};
   EXPECT(PartBytes(Kind::kAllgather, gathered, 4) == std::vector<size_t>({60, 0, 0}));
   EXPECT(RowsReceived(Kind::kAllgather, gathered, 1) == std::vector<int64_t>({3, 0, 0}));
-  std::vector<PartSizes> exchanged = {{2, 3, 5, 2, 1, 2}, {2, 4, 5, 0, 2, 2}};
+  std::vector<PartSizes> exchanged = {OwnPartSizes(Kind::kAlltoall, {3, 5}, {1, 2}, 2),
+                                      OwnPartSizes(Kind::kAlltoall, {4, 5}, {}, 2)};
   EXPECT(PartBytes(Kind::kAlltoall, exchanged, 2) == std::vector<size_t>({10, 20, 20, 20}));
   EXPECT(RowsReceived(Kind::kAlltoall, exchanged, 0) == std::vector<int64_t>({1, 2}));
   EXPECT(RowsReceived(Kind::kAlltoall, exchanged, 1) == std::vector<int64_t>({2, 2}));
 }
 
-TEST(PartsThatDoNotFitNameTheRankAndTheRemedy) {
-  EXPECT_EQ(Message(Kind::kAllgather, {{2, 3, 5}, {2, 0, 5}, {0, 0, 0}}), std::string());
-  EXPECT_EQ(Message(Kind::kAllgather, {{0, 0, 0}, {2, 3, 5}, {2, 3, 4}}),
-            std::string("Mismatched allgather 'x': rank 10 has 2 dimensions and 5 elements a row, "
-                        "rank 20 has 2 dimensions and 4 elements a row; all dimensions but the "
-                        "first must agree"));
-  PartSizes good = {1, 4, 1, 0, 2, 2};
+TEST(RowsOfOtherShapesNameBoth) {
+  auto gathered = [](const std::vector<std::vector<int64_t>>& shapes) {
+    std::vector<PartSizes> all = {kJoined};
+    for (auto& dims : shapes) all.push_back(OwnPartSizes(Kind::kAllgather, dims, {}, 3));
+    return Message(Kind::kAllgather, all);
+  };
+  EXPECT_EQ(gathered({{3, 5}, {0, 5}}), std::string());
+  EXPECT_EQ(gathered({{}, {}}), std::string());
+  EXPECT_EQ(gathered({{3, 5}, {3, 4}}),
+            std::string("Mismatched allgather 'x': rank 10 has a tensor of shape [3, 5], rank 20 "
+                        "one of [3, 4]; all dimensions but the first must agree"));
+  // As many elements a row.
+  Contains(gathered({{1, 2, 3}, {1, 3, 2}}), "rank 10 has a tensor of shape [1, 2, 3], rank 20");
+  Contains(gathered({{2, 0, 3}, {2, 3, 0}}), "[2, 0, 3], rank 20 one of [2, 3, 0]");
+  Contains(gathered({{2, 1}, {2}}), "[2, 1], rank 20 one of [2]");
+  Contains(gathered({{}, {1}}), "[], rank 20 one of [1]");
+  // Dimensions that messages do not show are compared too.
+  Contains(gathered({{1, 1, 1, 1, 1, 1, 1, 1, 2, 3}, {1, 1, 1, 1, 1, 1, 1, 1, 3, 2}}),
+           "1, ... (10 dimensions)");
+}
+
+TEST(SplitsThatDoNotFitNameTheRankAndTheRemedy) {
+  auto own = [](const std::vector<int64_t>& dims, const std::vector<int32_t>& splits) {
+    return OwnPartSizes(Kind::kAlltoall, dims, splits, 2);
+  };
+  PartSizes good = own({4}, {});
   EXPECT_EQ(Message(Kind::kAlltoall, {good, good}), std::string());
   auto second = [&](const PartSizes& sizes) { return Message(Kind::kAlltoall, {good, sizes}); };
-  Contains(second({0, 0, 0, 0, 0, 0}), "rank 10 has called join()");
-  Contains(second({0, 0, 1, 0, 0, 0}), "rank 10 has a scalar");
-  Contains(second({2, 4, 1, 0, 2, 2}),
-           "rank 10 has 2 dimensions and 1 elements a row, rank 0 has 1");
-  Contains(second({1, 5, 1, 0, 2, 2}), "rank 10 has 5 rows, which 2 ranks do not divide");
-  Contains(second({1, 5, 1, 3, 2, 3}), "rank 10 has 3 splits for 2 ranks; give one for each");
-  Contains(second({1, 4, 1, 2, 5, -1}), "rank 10 has a split of -1");
-  Contains(second({1, 4, 1, 2, 2, 1}), "rank 10 has splits that sum to 3 for 4 rows");
+  Contains(second(PartSizes(good.size(), 0)), "rank 10 has called join()");
+  Contains(second(own({}, {})), "rank 10 has a scalar");
+  Contains(second(own({4, 1}, {})),
+           "Mismatched alltoall 'x': rank 0 has a tensor of shape [4], rank 10 one of [4, 1]");
+  Contains(second(own({5}, {})), "rank 10 has 5 rows, which 2 ranks do not divide");
+  Contains(second(own({5}, {2, 3, 0})), "rank 10 has 3 splits for 2 ranks; give one for each");
+  Contains(second(own({4}, {5, -1})), "rank 10 has a split of -1");
+  Contains(second(own({4}, {2, 1})), "rank 10 has splits that sum to 3 for 4 rows");
 }
 
 // ---- the collectives ----------------------------------------------------------------------------
@@ -207,7 +246,7 @@ TEST(OneRanksWrongSizesAreAnErrorOnAllAndTheJobGoesOn) {
     EXPECT(everybody->Run(Sum(&value, "afterwards")).ok());
     communicator->Leave(false);
   });
-  Contains(texts[0], "rank 1 has 2 dimensions and 4 elements a row");
+  Contains(texts[0], "rank 0 has a tensor of shape [4, 2], rank 1 one of [2, 4]");
   EXPECT_EQ(texts[1], texts[0]);
   EXPECT_EQ(texts[2], texts[0]);
 }
