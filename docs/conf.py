@@ -1,9 +1,9 @@
 """Sphinx's configuration; `make docs` builds.
 
-TensorFlow is mocked. The package never needs it for signatures and docstrings: wrappers are plain
-functions with annotations that name TensorFlow's types in text, and classes that derive from
-Keras's document their own arguments. So the pages are built in seconds, on any Python, and are the
-same whatever TensorFlow is installed. numpy is real, since the package needs it at import.
+TensorFlow and the native libraries are mocked. So the pages build in seconds on a fresh clone and
+on any Python, and are the same whatever is installed. Signatures and docstrings do not need them:
+wrappers are plain functions whose annotations name TensorFlow's types in text, and classes that
+derive from Keras's document their own arguments. numpy is real: the package imports it.
 """
 
 import enum
@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from smddp_tf import _version  # noqa: E402
+from smddp_tf._job import native  # noqa: E402
 
 project = "smddp_tf"
 author = "the smddp_tf authors"
@@ -33,7 +34,7 @@ suppress_warnings = ["myst.header"]  # included pages may begin below level 1
 
 # Each page is about one module, which its title names.
 add_module_names = False
-autodoc_mock_imports = ["tensorflow", "keras", "tf_keras"]
+autodoc_mock_imports = ["tensorflow", "keras", "tf_keras", "smddp_tf._graph.library"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # Defaults as the source has them: Compression.none, not the class's repr.
@@ -54,6 +55,13 @@ html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
 
+
+def _no_library(name: str) -> str:
+    """In place of native.library_path: a built checkout must not hide what a fresh clone lacks."""
+    raise OSError(f"the documentation is built without {name}; mock what loads it in docs/conf.py")
+
+
+native.library_path = _no_library
 
 # Keras's classes, mocked or not, have a __new__ that takes anything; ours say what they take.
 _TAKES_ANYTHING = "(*args: Any, **kwargs: Any)"
