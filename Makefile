@@ -12,6 +12,7 @@
 # make wheels  wheels for manylinux_2_28, x86-64 and 64-bit ARM, in wheelhouse/; make test-wheels runs
 #              the C++ tests as those are compiled
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
+# make options  writes the table of docs/options.md from the comments beside the defaults
 # make docs    the pages of docs/ and the API reference as HTML, in build/docs/
 # make bench   the library's benchmarks; make bench-peers compares with Horovod and MPI
 #
@@ -50,7 +51,7 @@ WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
 .PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
-  wheel wheels test-wheels cuda bench bench-peers docs clean distclean
+  wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
@@ -234,7 +235,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(CPP_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
 
-format: $(VENV)/.ready
+format: $(VENV)/.ready options
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(CPP_FILES) | xargs $(BIN)/clang-format -i
@@ -254,6 +255,9 @@ sanitize: $(VENV)/.ready
 
 DOCS := build/docs
 DOCS_VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' smddp_tf/_version.py)
+
+options:
+	$(PYTHON) docs/write_options.py
 
 docs: $(VENV_DOCS)/.ready
 	rm -rf $(DOCS)/$(DOCS_VERSION)

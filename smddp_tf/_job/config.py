@@ -1,4 +1,8 @@
-"""Reads SMDDP_* environment variables; nothing else in Python does. The core reads its own."""
+"""Reads SMDDP_* environment variables; nothing else in Python does. The core reads its own.
+
+``make options`` copies each comment and docstring that begins with a variable's name and a colon to
+docs/options.md (docs/write_options.py).
+"""
 
 import dataclasses
 import os
@@ -8,12 +12,12 @@ import os
 class Config:
     """Options of the Python layer."""
 
-    # SMDDP_BUCKET_BYTES: approximate bucket size. Larger buckets overlap less with the backward
-    # pass; smaller ones cost more operations.
+    # SMDDP_BUCKET_BYTES: approximate size of gradient buckets. Larger ones overlap less with the
+    # backward pass; smaller ones cost more operations.
     bucket_bytes: int = 32 << 20
-    # SMDDP_FIRST_BUCKET_BYTES: the first bucket of a step is smaller, to start early.
+    # SMDDP_FIRST_BUCKET_BYTES: size of the first bucket of a step, which is smaller to start early.
     first_bucket_bytes: int = 1 << 20
-    # SMDDP_LIBRARY_DIR: the folder of the native libraries, instead of the package's own.
+    # SMDDP_LIBRARY_DIR: folder of the native libraries. Default: inside the package.
     library_dir: str = ""
 
 
@@ -48,7 +52,7 @@ def load() -> Config:
 
 
 def library_dir() -> str:
-    """SMDDP_LIBRARY_DIR, without validating the rest.
+    """Returns SMDDP_LIBRARY_DIR, without validating the rest.
 
     The native library must load even if other variables are invalid, since it reports the problem
     to the other ranks.
@@ -62,9 +66,9 @@ def blocking_ops() -> bool:
 
 
 def gpu_kernels() -> bool:
-    """SMDDP_GPU_KERNELS=1: operations on a GPU's tensors are placed there.
+    """SMDDP_GPU_KERNELS: 1: a GPU's tensors are processed there (see docs/gpu.md). Default: 0.
 
-    By default TensorFlow places them on the CPU, and copies by itself.
+    By default TensorFlow places the operations on the CPU, and copies by itself.
 
     Raises:
       ValueError: it has another value.
@@ -76,7 +80,10 @@ def gpu_kernels() -> bool:
 
 
 def commits_folder() -> str:
-    """SMDDP_COMMITS, where elastic states keep their last commit; "" for memory only."""
+    """SMDDP_COMMITS: folder of elastic commits (see docs/elastic.md). Default: memory only.
+
+    "" if none is named. ``smddprun --max-restarts`` names one.
+    """
     return os.environ.get("SMDDP_COMMITS", "")
 
 

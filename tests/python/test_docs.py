@@ -4,6 +4,8 @@ import ast
 import json
 import pathlib
 import re
+import subprocess
+import sys
 import textwrap
 
 import pytest
@@ -14,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 LINKED = [*PAGES, *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"))]
+SOURCE_SUFFIXES = (".py", ".h", ".cc", ".cu", ".txt", ".cmake", ".sh", ".yaml")
 # A quote's literal parts, shorter ones of which would be found anywhere.
 SHORTEST = 8
 
@@ -43,6 +46,24 @@ def test_every_page_is_in_a_toctree():
                 names = [entry.strip() for entry in entries]
                 listed |= {(page.parent / f"{name}.md").resolve() for name in names}
     assert [name_of(page) for page in PAGES if page not in listed] == []
+
+
+def test_the_options_page_is_what_the_sources_say():
+    """`make options` writes its table from the comments beside the defaults."""
+    command = [sys.executable, DOCS / "write_options.py", "--check"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+
+
+def test_pages_name_options_that_exist():
+    """What the library and its launcher read or set, and the tests' own."""
+    roots = [ROOT / name for name in ("smddp_tf", "ops", "tests", "examples", "docker")]
+    files = [file for root in roots for file in root.rglob("*") if file.suffix in SOURCE_SUFFIXES]
+    files += [ROOT / "Makefile", ROOT / "setup.py"]
+    known = set(re.findall(r"SMDDP_\w+", "\n".join(file.read_text() for file in files)))
+    for page in LINKED:
+        named = set(re.findall(r"SMDDP_[A-Z_]*[A-Z]\b", page.read_text()))
+        assert named <= known, f"{name_of(page)} names {sorted(named - known)}"
 
 
 def anchors(page) -> set:
