@@ -34,6 +34,18 @@ def test_keras_digits(keras_job, tmp_path):
     assert (tmp_path / "best.keras").exists()
 
 
+def test_the_readme(keras3_job, tmp_path):
+    """Its first example learns, and prints what the README shows, on rank 0 alone."""
+    readme = (launcher.ROOT / "README.md").read_text()
+    script = tmp_path / "train.py"
+    script.write_text(re.search(r"```python\n(.*?)```", readme, re.DOTALL)[1])
+    output = run(keras3_job, script)
+    shown = r"128/128 - \S+ - \S+ - accuracy: (0\.\d{4}) - loss: 0\.\d{4}"
+    assert len(re.findall(shown, readme)) == 3
+    learnt = re.findall(shown, output)
+    assert len(learnt) == 3 and float(learnt[-1]) > 0.9, output
+
+
 def test_keras_text(keras3_job):
     """Does much better than guessing."""
     output = run(keras3_job, "keras_text.py")
