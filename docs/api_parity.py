@@ -1,4 +1,4 @@
-"""Writes docs/api-parity.md: ``python -m smddp_tf.compat.parity``.
+"""Writes docs/api-parity.md: ``python docs/api_parity.py >docs/api-parity.md``.
 
 The names and arguments of both APIs are listed here; whether they are there, and with which
 arguments, is asked of the code. A test compares the page with what this prints.
@@ -178,7 +178,7 @@ def page() -> str:
     lines = [
         "# What there is of Horovod's API and of SageMaker's",
         "",
-        "Written by `python -m smddp_tf.compat.parity` from the code. Names of Horovod 0.28.1's",
+        "Written by `python docs/api_parity.py` from the code. Names of Horovod 0.28.1's",
         "`horovod.tensorflow` are those of `smddp_tf`, of `horovod.tensorflow.keras` those of",
         "`smddp_tf.keras`; `python -m smddp_tf.compat train.py` runs scripts with either import as",
         "they are. A name that is refused raises AttributeError or ModuleNotFoundError with the",
