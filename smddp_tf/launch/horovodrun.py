@@ -17,40 +17,38 @@ _VARIABLES = {
 _LEVELS = {"TRACE": "debug", "FATAL": "error"}
 _NEVER = 10_000_000  # seconds: about four months, the most that is accepted
 
-# Accepted without effect: there is nothing to tune or to choose.
-_FLAGS_WITHOUT_EFFECT = (
-    "--mpi",
-    "--disable-cache",
-    "--timeline-mark-cycles",
-    "--hierarchical-allreduce",
-    "--no-hierarchical-allreduce",
-    "--hierarchical-allgather",
-    "--no-hierarchical-allgather",
-    "--torus-allreduce",
-    "--no-torus-allreduce",
-    "--mpi-threads-disable",
-    "--no-mpi-threads-disable",
-    "--no-timeline-mark-cycles",
-    "--autotune",
-    "--no-autotune",
-    "--stall-check",
-    "--log-with-timestamp",
-    "--log-without-timestamp",
-    "--log-hide-timestamp",
-    "--no-log-hide-timestamp",
-)
-_VALUES_WITHOUT_EFFECT = (
-    "--cycle-time-ms",
-    "--cache-capacity",
-    "--num-nccl-streams",
-    "--thread-affinity",
-    "--gloo-timeout-seconds",
-    "--autotune-log-file",
-    "--autotune-warmup-samples",
-    "--autotune-steps-per-sample",
-    "--autotune-bayes-opt-max-samples",
-    "--autotune-gaussian-process-noise",
-)
+# Accepted without effect, each with so many values: there is nothing to tune or to choose.
+_WITHOUT_EFFECT = {
+    "--mpi": 0,
+    "--disable-cache": 0,
+    "--cache-capacity": 1,
+    "--cycle-time-ms": 1,
+    "--num-nccl-streams": 1,
+    "--thread-affinity": 1,
+    "--gloo-timeout-seconds": 1,
+    "--timeline-mark-cycles": 0,
+    "--no-timeline-mark-cycles": 0,
+    "--hierarchical-allreduce": 0,
+    "--no-hierarchical-allreduce": 0,
+    "--hierarchical-allgather": 0,
+    "--no-hierarchical-allgather": 0,
+    "--torus-allreduce": 0,
+    "--no-torus-allreduce": 0,
+    "--mpi-threads-disable": 0,
+    "--no-mpi-threads-disable": 0,
+    "--autotune": 0,
+    "--no-autotune": 0,
+    "--autotune-log-file": 1,
+    "--autotune-warmup-samples": 1,
+    "--autotune-steps-per-sample": 1,
+    "--autotune-bayes-opt-max-samples": 1,
+    "--autotune-gaussian-process-noise": 1,
+    "--stall-check": 0,
+    "--log-with-timestamp": 0,
+    "--log-without-timestamp": 0,
+    "--log-hide-timestamp": 0,
+    "--no-log-hide-timestamp": 0,
+}
 
 _ELASTIC = "the number of ranks is fixed; --max-restarts N starts a failed job again"
 _REFUSED = {
@@ -114,10 +112,9 @@ def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
     for option, (variable, factor) in _VARIABLES.items():
         kind = str if factor is None else float
         add(option, dest=variable, type=kind, metavar="VALUE", help=f"sets {variable}")
-    for option in _FLAGS_WITHOUT_EFFECT:
-        add(option, dest="without_effect", action="append_const", const=option, help=_HIDE)
-    for option in _VALUES_WITHOUT_EFFECT:
-        add(option, dest="without_effect", action="append", help=_HIDE)
+    for option, values in _WITHOUT_EFFECT.items():
+        kind = {"action": "append"} if values else {"action": "append_const", "const": option}
+        add(option, dest="without_effect", help=_HIDE, **kind)
     for option, remedy in _REFUSED.items():
         add(option, nargs="*", action=_refuse(option, remedy), dest=_HIDE, help=_HIDE)
 
