@@ -1,6 +1,6 @@
 """Compression to 8 bits per element, with a scale per chunk."""
 
-from smddp_tf._compression.ops import compressor_ops
+from smddp_tf._graph.framework import ops_of
 
 
 class Int8Compressor:
@@ -26,7 +26,7 @@ class Int8Compressor:
           A tensor of the shape and dtype of tensor, bitwise the same on all ranks.
         """
         del key
-        ops = compressor_ops()
+        ops = ops_of("int8")
         codes, scales = ops.int8_quantize(tensor)
         codes, scales = gather(codes), gather(scales)
         return ops.int8_sum(codes, scales, tensor, codes.shape[0] if average else 1)

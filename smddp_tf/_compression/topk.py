@@ -2,8 +2,7 @@
 
 import warnings
 
-from smddp_tf._compression.ops import compressor_ops
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.framework import ops_of, tensorflow
 
 
 class TopKCompressor:
@@ -88,7 +87,7 @@ class TopKCompressor:
                 "Compression.topk keeps what it does not send for the next call with the same "
                 "name; give the collective a name"
             )
-        ops, size = compressor_ops(), tensor.shape.num_elements()
+        ops, size = ops_of("topk"), tensor.shape.num_elements()
         if not size:
             return tensorflow().identity(tensor)
 

@@ -1,6 +1,7 @@
-"""Imports TensorFlow for the rest of the package."""
+"""Imports TensorFlow, and what needs it, for the rest of the package."""
 
 import functools
+import importlib
 from typing import Any
 
 
@@ -15,6 +16,14 @@ def tensorflow() -> Any:
         ) from error
     _spare_autograph()
     return tf
+
+
+def ops_of(compressor: str):
+    """The module of a compressor's ops, imported at the first call.
+
+    Users name compressors before TensorFlow is imported.
+    """
+    return importlib.import_module(f"smddp_tf._graph.ops.{compressor}")
 
 
 @functools.cache

@@ -14,8 +14,7 @@ from smddp_tf._job import native
 from smddp_tf._version import __version__
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding
 from smddp_tf.errors import LibraryError
-from smddp_tf.launch import mpi
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError, mpi
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
 _FIRST, _LAST = (2, 15), (2, 21)  # TensorFlow's versions that the package is tested with

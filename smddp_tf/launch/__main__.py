@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from smddp_tf.launch import (
+    LaunchError,
     command,
     commits,
     container,
@@ -25,7 +26,6 @@ from smddp_tf.launch import (
     session,
     supervise,
 )
-from smddp_tf.launch.errors import LaunchError
 from smddp_tf.launch.machine import Machine, this_machine
 
 _MOST_LINES = 64

@@ -8,7 +8,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError
 from smddp_tf.launch.hosts import Host, show
 from smddp_tf.launch.machine import Machine
 from smddp_tf.launch.mpi import Mpi

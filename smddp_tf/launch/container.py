@@ -17,7 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError
 
 CONFIG = "/opt/ml/input/config"
 FAILURE = "/opt/ml/output/failure"

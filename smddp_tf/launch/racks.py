@@ -11,7 +11,7 @@ import re
 import subprocess
 from collections.abc import Mapping, Sequence
 
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError
 from smddp_tf.launch.hosts import Host, expand_nodelist
 
 _SECONDS = 10

@@ -5,10 +5,8 @@ import pytest
 import tensorflow as tf
 
 import smddp_tf as hvd
-from smddp_tf._compression.ops import compressor_ops
 
 hvd.init()
-ops = compressor_ops()
 
 from smddp_tf._graph.ops import int8, topk  # noqa: E402
 
@@ -75,13 +73,13 @@ def test_topk(dtype, count):
 
 
 def _quantized(x):
-    codes, scales = ops.int8_quantize(x)
-    return ops.int8_sum(codes[tf.newaxis], scales[tf.newaxis], x, 2)
+    codes, scales = int8.int8_quantize(x)
+    return int8.int8_sum(codes[tf.newaxis], scales[tf.newaxis], x, 2)
 
 
 def _selected(x):
-    indices, values, _ = ops.topk_select(x, tf.zeros_like(x), 30)
-    return ops.topk_sum(indices[tf.newaxis], values[tf.newaxis], x, 2)
+    indices, values, _ = topk.topk_select(x, tf.zeros_like(x), 30)
+    return topk.topk_sum(indices[tf.newaxis], values[tf.newaxis], x, 2)
 
 
 @pytest.mark.parametrize("compressed", [_quantized, _selected])

@@ -8,9 +8,8 @@ import sys
 import pytest
 from launch_line import MPICH, OPEN_MPI_4, OPEN_MPI_5, line
 
+from smddp_tf.launch import LaunchError, hosts, mpi
 from smddp_tf.launch import __main__ as launch
-from smddp_tf.launch import hosts, mpi
-from smddp_tf.launch.errors import LaunchError
 from smddp_tf.launch.hosts import Host
 from smddp_tf.launch.machine import Machine
 

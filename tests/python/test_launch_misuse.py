@@ -8,8 +8,7 @@ import sys
 import pytest
 from launch_line import line
 
-from smddp_tf.launch import mpi, racks
-from smddp_tf.launch.errors import LaunchError
+from smddp_tf.launch import LaunchError, mpi, racks
 
 
 def test_values_that_are_given_twice():

@@ -9,9 +9,8 @@ import stat
 import pytest
 
 from smddp_tf import sagemaker
+from smddp_tf.launch import LaunchError, container, options
 from smddp_tf.launch import __main__ as launch
-from smddp_tf.launch import container, options
-from smddp_tf.launch.errors import LaunchError
 
 
 @pytest.fixture
