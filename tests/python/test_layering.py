@@ -217,12 +217,12 @@ def test_environment_has_one_reader():
 
 
 def test_files_are_small():
-    """A file over 400 lines is usually two ideas."""
+    """A file over 600 lines is usually two ideas."""
     for folder in ("ops", "smddp_tf", "tests", "benchmarks", "examples"):
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in (".py", ".cc", ".h", ".c", ".cu"):
                 lines = len(path.read_text().splitlines())
-                assert lines <= 400, f"{path} has {lines} lines"
+                assert lines <= 600, f"{path} has {lines} lines"
 
 
 def test_the_version_is_the_same_everywhere():
