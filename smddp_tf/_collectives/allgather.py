@@ -33,6 +33,11 @@ def allgather(
 
     Raises:
       TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> rows = hvd.allgather(tf.constant([[1, 2]]))  # one row of each rank
+      >>> rows.shape == (hvd.size(), 2)
+      True
     """
     del ignore_name_scope
     group = check_process_set(process_set)
@@ -53,6 +58,11 @@ def grouped_allgather(
 
     Returns:
       A list of tensors, in the order of the input.
+
+    Examples:
+      >>> steps, losses = hvd.grouped_allgather([tf.constant([3]), tf.constant([0.5])])
+      >>> len(losses) == hvd.size()
+      True
     """
     del ignore_name_scope
     group = check_process_set(process_set)

@@ -70,6 +70,12 @@ def allreduce(
       tf.errors.FailedPreconditionError: the ranks' operations do not match.
       tf.errors.UnknownError: a rank died.
       tf.errors.DeadlineExceededError: a rank did not arrive within SMDDP_TIMEOUT_SECONDS.
+
+    Examples:
+      >>> hvd.allreduce(tf.constant([1.0, 2.0])).numpy().tolist()  # the mean
+      [1.0, 2.0]
+      >>> float(hvd.allreduce(1.0, op=hvd.Sum)) == hvd.size()
+      True
     """
     del ignore_name_scope
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
@@ -116,6 +122,11 @@ def grouped_allreduce(
 
     Returns:
       A list of tensors, in the order of the input.
+
+    Examples:
+      >>> loss, accuracy = hvd.grouped_allreduce([tf.constant(0.5), tf.constant(0.75)])
+      >>> float(accuracy)
+      0.75
     """
     del ignore_name_scope
     check_devices(device_dense=device_dense, device_sparse=device_sparse)

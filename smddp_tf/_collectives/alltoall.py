@@ -41,6 +41,14 @@ def alltoall(
       TypeError: the dtype cannot be sent, or splits are not integers.
       tf.errors.InvalidArgumentError: some rank's splits do not fit its tensor; raised on all ranks.
       tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> rows = tf.range(2 * hvd.size())  # two for each rank
+      >>> hvd.alltoall(rows).numpy().tolist()
+      [0, 1]
+      >>> received, counts = hvd.alltoall(rows, splits=[2] * hvd.size())
+      >>> counts.numpy().tolist()
+      [2]
     """
     del ignore_name_scope
     group = check_process_set(process_set)

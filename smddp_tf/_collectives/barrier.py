@@ -8,7 +8,11 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 
 
 def barrier(process_set: ProcessSet = global_process_set, name: str | None = None) -> None:
-    """Blocks until every rank of the process set has called it."""
+    """Blocks until every rank of the process set has called it.
+
+    Examples:
+      >>> hvd.barrier()
+    """
     group = check_process_set(process_set)
     name = name_or_site(name, "barrier", group)
     if group.size > 1:

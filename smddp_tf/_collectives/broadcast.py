@@ -33,6 +33,10 @@ def broadcast(
     Raises:
       ValueError: root_rank is not in the set.
       TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> hvd.broadcast(tf.constant([hvd.rank(), 7]), root_rank=0).numpy().tolist()
+      [0, 7]
     """
     del ignore_name_scope
     group = check_process_set(process_set)

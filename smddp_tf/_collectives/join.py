@@ -27,6 +27,12 @@ def join() -> Tensor:
     Raises:
       ValueError: init() was not called.
       tf.errors.UnknownError: a rank exited without calling it.
+
+    Examples:
+      >>> for batch in [[1.0], [2.0]]:  # another rank may have more
+      ...     _ = hvd.allreduce(batch, op=hvd.Sum)
+      >>> int(hvd.join())  # the rank that came last
+      0
     """
     basics.size()
     return ops.join()

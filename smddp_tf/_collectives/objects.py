@@ -90,6 +90,10 @@ def broadcast_object(
 
     Raises:
       pickle.PicklingError: the root's object cannot be pickled; raised on all ranks.
+
+    Examples:
+      >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
+      {'epoch': 3}
     """
     del session
     group = check_process_set(process_set)
@@ -118,7 +122,13 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """Returns a function of one object that calls broadcast_object with these arguments."""
+    """Returns a function of one object that calls broadcast_object with these arguments.
+
+    Examples:
+      >>> from_rank_0 = hvd.broadcast_object_fn(root_rank=0)
+      >>> from_rank_0([1, 2])
+      [1, 2]
+    """
 
     def call(obj):
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -138,6 +148,10 @@ def allgather_object(
 
     Raises:
       pickle.PicklingError: some rank's object cannot be pickled; raised on all ranks.
+
+    Examples:
+      >>> hvd.allgather_object({"rank": hvd.rank()})
+      [{'rank': 0}]
     """
     del session
     group = check_process_set(process_set)

@@ -36,6 +36,12 @@ def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwa
       Exception: what the function raised, on the rank that called it.
       RuntimeError: it failed on another rank, of any node; the message says where and how.
       pickle.PicklingError: its result cannot be pickled; raised on all ranks.
+
+    Examples:
+      >>> def download(name):
+      ...     return f"/data/{name}"
+      >>> hvd.once_per_node(download, "digits")
+      '/data/digits'
     """
     name = name_or_site(name, "once_per_node", check_process_set(global_process_set))
     result, problem, error = None, "", None

@@ -44,6 +44,11 @@ def grouped_reducescatter(
 
     Returns:
       A list of tensors, in the order of the input.
+
+    Examples:
+      >>> a, b = hvd.grouped_reducescatter([tf.ones([4]), tf.ones([4, 2])], op=hvd.Sum)
+      >>> b.shape[1]
+      2
     """
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     group = check_process_set(process_set)
@@ -125,6 +130,11 @@ def reducescatter(
       ValueError: init() was not called, the tensor is a scalar, op or compression is not
         supported, or this rank is not in the set.
       TypeError, tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> rows = hvd.reducescatter(tf.ones([2 * hvd.size(), 3]), op=hvd.Sum)  # two for each rank
+      >>> rows.shape
+      TensorShape([2, 3])
     """
     del ignore_name_scope
     return grouped_reducescatter(

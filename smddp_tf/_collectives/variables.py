@@ -101,6 +101,12 @@ def broadcast_(
       ValueError: root_rank is not in the set.
       TypeError: not a list of variables, or a variable has a dtype that cannot be sent.
       tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> counter = tf.Variable(hvd.rank())
+      >>> variables = hvd.broadcast_([counter], root_rank=0)
+      >>> int(counter)
+      0
     """
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
@@ -140,6 +146,11 @@ def broadcast_variables(
     Works eagerly and inside tf.function; in a TF1 graph it returns the op that a session has to
     run. inplace is ignored, accepted for compatibility: variables are always assigned in place.
     Warns if there are none.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.build([None, 2])
+      >>> _ = hvd.broadcast_variables(model.variables, root_rank=0)
     """
     del inplace
     variables = _checked(variables)
@@ -160,6 +171,17 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
     Raises:
       RuntimeError: in eager execution, which has no global list; use broadcast_variables.
+
+    Examples:
+      >>> with tf.Graph().as_default():
+      ...     counter = tf.compat.v1.get_variable("counter", initializer=hvd.rank())
+      ...     start_equal = hvd.broadcast_global_variables(root_rank=0)
+      ...     with tf.compat.v1.Session() as session:
+      ...         _ = session.run(tf.compat.v1.global_variables_initializer())
+      ...         _ = session.run(start_equal)
+      ...         value = session.run(counter)
+      >>> int(value)
+      0
     """
     if tf.executing_eagerly():
         raise RuntimeError(

@@ -135,6 +135,9 @@ def check_ranks_equal(
         variables, and the ranks that differ from the majority.
       RuntimeError: called inside a tf.function.
       ValueError: init() was not called, or this rank is not in the set.
+
+    Examples:
+      >>> hvd.check_ranks_equal([tf.Variable([1.0, 2.0])])  # raises if a bit differs
     """
     check_process_set(process_set)
     if not tf.executing_eagerly():

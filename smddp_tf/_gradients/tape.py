@@ -173,6 +173,14 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
       ValueError: init() was not called, the tape is already distributed, or arguments contradict
         each other.
       TypeError: gradtape is not a tape, or an argument has the wrong type.
+
+    Examples:
+      >>> weight = tf.Variable(3.0)
+      >>> with tf.GradientTape() as tape:
+      ...     loss = weight * weight
+      >>> tape = hvd.DistributedGradientTape(tape)
+      >>> float(tape.gradient(loss, weight))  # the average over the ranks
+      6.0
     """
     ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
     check_process_set(process_set)

@@ -23,6 +23,9 @@ def pin_gpu() -> str | None:
       NotInitializedError: init() was not called.
       ValueError: the node has more ranks than GPUs.
       RuntimeError: TensorFlow has used its devices already.
+
+    Examples:
+      >>> name = hvd.pin_gpu()  # right after init(); None on a machine without GPUs
     """
     index, ranks = local_rank(), local_size()
     gpus = tf.config.list_physical_devices("GPU")

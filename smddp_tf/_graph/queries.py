@@ -30,27 +30,52 @@ def _query(query: int, process_set_id: int, name):
 
 
 def rank_op(name: str | None = None) -> Tensor:
-    """This process's rank in the job."""
+    """This process's rank in the job.
+
+    Examples:
+      >>> int(hvd.rank_op())
+      0
+    """
     return _query(_RANK, 0, name)
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
-    """The number of ranks in the job, or in the process set with this id."""
+    """The number of ranks in the job, or in the process set with this id.
+
+    Examples:
+      >>> int(hvd.size_op())
+      1
+    """
     return _query(_SIZE, process_set_id, name)
 
 
 def local_rank_op(name: str | None = None) -> Tensor:
-    """This process's rank among the ranks of its node (those that share memory)."""
+    """This process's rank among the ranks of its node (those that share memory).
+
+    Examples:
+      >>> int(hvd.local_rank_op())
+      0
+    """
     return _query(_LOCAL_RANK, 0, name)
 
 
 def local_size_op(name: str | None = None) -> Tensor:
-    """The number of ranks on this node (those that share memory), including this one."""
+    """The number of ranks on this node (those that share memory), including this one.
+
+    Examples:
+      >>> int(hvd.local_size_op())
+      1
+    """
     return _query(_LOCAL_SIZE, 0, name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
-    """1 if this process is in the process set with this id, else 0."""
+    """1 if this process is in the process set with this id, else 0.
+
+    Examples:
+      >>> int(hvd.process_set_included_op(hvd.global_process_set.process_set_id))
+      1
+    """
     return _query(_INCLUDED, process_set_id, name)
 
 

@@ -10,7 +10,12 @@ from smddp_tf.errors import NotInitializedError
 
 
 def is_initialized() -> bool:
-    """Whether init() has been called, without a shutdown() since."""
+    """Whether init() has been called, without a shutdown() since.
+
+    Examples:
+      >>> hvd.is_initialized()
+      True
+    """
     return bool(native.core().smddp_is_initialized())
 
 
@@ -24,37 +29,71 @@ def rank() -> int:
     """This process's rank in the job, from 0.
 
     Like the queries below, it raises ValueError before init().
+
+    Examples:
+      >>> if hvd.rank() == 0:
+      ...     print("once, whatever the number of ranks")
+      once, whatever the number of ranks
     """
     return _query(native.core().smddp_rank())
 
 
 def size() -> int:
-    """The number of ranks in the job."""
+    """The number of ranks in the job.
+
+    Examples:
+      >>> rate = 0.01 * hvd.size()  # the batch of all ranks is size() times as large
+    """
     return _query(native.core().smddp_size())
 
 
 def local_rank() -> int:
-    """This process's rank among the ranks of its node (those that share memory), from 0."""
+    """This process's rank among the ranks of its node (those that share memory), from 0.
+
+    Examples:
+      >>> 0 <= hvd.local_rank() < hvd.local_size()
+      True
+    """
     return _query(native.core().smddp_local_rank())
 
 
 def local_size() -> int:
-    """The number of ranks on this node (those that share memory), including this one."""
+    """The number of ranks on this node (those that share memory), including this one.
+
+    Examples:
+      >>> hvd.local_size() <= hvd.size()
+      True
+    """
     return _query(native.core().smddp_local_size())
 
 
 def cross_rank() -> int:
-    """The index of this rank's node, from 0."""
+    """The index of this rank's node, from 0.
+
+    Examples:
+      >>> 0 <= hvd.cross_rank() < hvd.cross_size()
+      True
+    """
     return _query(native.core().smddp_cross_rank())
 
 
 def cross_size() -> int:
-    """The number of nodes."""
+    """The number of nodes.
+
+    Examples:
+      >>> hvd.cross_size()  # one machine
+      1
+    """
     return _query(native.core().smddp_cross_size())
 
 
 def is_homogeneous() -> bool:
-    """Whether every node has the same number of ranks."""
+    """Whether every node has the same number of ranks.
+
+    Examples:
+      >>> hvd.is_homogeneous()
+      True
+    """
     return bool(_query(native.core().smddp_is_homogeneous()))
 
 
@@ -65,6 +104,11 @@ def stats() -> dict:
     "streaming", past the cache, or "mixed"), and at how many GB/s it reads what each of them, by
     rank, wrote in either way (`read_gbs`; None where it was not measured). `chunk_bytes` is
     the size of a chunk.
+
+    Examples:
+      >>> counters = hvd.stats()
+      >>> counters["collectives"] >= 0 and counters["staging_bytes"] >= 0
+      True
     """
     buffer = ctypes.create_string_buffer(4096)
     needed = native.core().smddp_stats_json(buffer, len(buffer))
@@ -76,27 +120,50 @@ def stats() -> dict:
 
 # Horovod's build queries. Nothing is decided at build time here: MPI is loaded at run time.
 def mpi_built() -> bool:
-    """Whether MPI can be used between nodes: always, since it is loaded at run time."""
+    """Whether MPI can be used between nodes: always, since it is loaded at run time.
+
+    Examples:
+      >>> hvd.mpi_built()
+      True
+    """
     return True
 
 
 def mpi_enabled() -> bool:
-    """Whether the job runs under MPI."""
+    """Whether the job runs under MPI.
+
+    Examples:
+      >>> how = "mpirun" if hvd.mpi_enabled() else "one process"
+    """
     return bool(stats().get("mpi", "none") != "none")
 
 
 def mpi_threads_supported() -> bool:
-    """Whether collectives may be called from any thread: always."""
+    """Whether collectives may be called from any thread: always.
+
+    Examples:
+      >>> hvd.mpi_threads_supported()
+      True
+    """
     return True
 
 
 def _never() -> bool:
-    """Always False: this library does not use that backend."""
+    """Always False: this library does not use that backend.
+
+    Examples:
+      >>> hvd.gloo_built()
+      False
+    """
     return False
 
 
 def nccl_built(verbose: bool = False) -> bool:
-    """Whether NCCL can be opened in this process; it reduces tensors on GPUs."""
+    """Whether NCCL can be opened in this process; it reduces tensors on GPUs.
+
+    Examples:
+      >>> carrier = "NCCL" if hvd.nccl_built() else "the host"
+    """
     del verbose
     return not native.nccl().startswith("none")
 

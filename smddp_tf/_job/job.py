@@ -77,6 +77,11 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
       InitError: the ranks cannot be connected, or their settings are invalid or differ (raised on
         all ranks); or the launcher started further processes that cannot be joined; or a rank
         started this process. The message includes the remedy.
+
+    Examples:
+      >>> hvd.init()
+      >>> 0 <= hvd.rank() < hvd.size()
+      True
     """
     with _init_lock:
         if basics.is_initialized():
@@ -110,7 +115,13 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def shutdown() -> None:
-    """Leaves the job. Runs automatically at exit; further calls have no effect."""
+    """Leaves the job. Runs automatically at exit; further calls have no effect.
+
+    Examples:
+      >>> hvd.shutdown()
+      >>> hvd.is_initialized()
+      False
+    """
     for process_set in list(added_sets.values()):
         process_set._invalidate()
     added_sets.clear()

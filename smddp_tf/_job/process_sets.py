@@ -49,6 +49,13 @@ class ProcessSet:
 
     Raises:
       ValueError: the argument is neither a list of ranks nor a communicator.
+
+    Examples:
+      >>> first = hvd.ProcessSet([0])
+      >>> first.ranks
+      [0]
+      >>> first.process_set_id is None  # until it is added
+      True
     """
 
     process_set_id: int | None = None
@@ -77,7 +84,14 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks of the job. Its methods raise ValueError before init()."""
+    """All ranks of the job. Its methods raise ValueError before init().
+
+    Examples:
+      >>> hvd.global_process_set.size() == hvd.size()
+      True
+      >>> hvd.global_process_set.included()
+      True
+    """
 
     process_set_id = 0
 
@@ -147,6 +161,13 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
       ValueError: the ranks pass different lists; the list is empty, repeats a rank or contains one
         that does not exist; a set of the same ranks exists. Raised on all ranks.
       JobError: a rank died or timed out.
+
+    Examples:
+      >>> first = hvd.add_process_set([0])  # every rank calls it, in the set or not
+      >>> if first.included():
+      ...     total = hvd.allreduce(1.0, op=hvd.Sum, process_set=first)
+      >>> hvd.remove_process_set(first)
+      True
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -176,6 +197,13 @@ def remove_process_set(process_set: ProcessSet) -> bool:
       ValueError: the ranks pass different sets, or some rank has a pending collective in the set.
         Raised on all ranks; the set is kept.
       JobError: a rank died or timed out.
+
+    Examples:
+      >>> first = hvd.add_process_set([0])
+      >>> hvd.remove_process_set(first)
+      True
+      >>> hvd.remove_process_set(hvd.global_process_set)  # always stays
+      False
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set={process_set!r} is not a ProcessSet")  # noqa: TRY004

@@ -7,6 +7,12 @@ class ReduceOp(enum.IntEnum):
     """How a reduction combines the ranks' values.
 
     smddp_tf.Average is ReduceOp.Average, and so on. The values are smddp_op's in ops/capi/smddp.h.
+
+    Examples:
+      >>> float(hvd.allreduce(3.0, op=hvd.Max))
+      3.0
+      >>> hvd.Sum is hvd.ReduceOp.Sum
+      True
     """
 
     Average = 0

@@ -21,6 +21,11 @@ def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> N
     Raises:
       ValueError: init() was not called, a trace is already being written, or the file cannot be
         written.
+
+    Examples:
+      >>> hvd.start_timeline("trace.json")  # this rank writes trace.rank0.json
+      >>> _ = hvd.allreduce(1.0)
+      >>> hvd.stop_timeline()
     """
     del mark_cycles
     basics.size()
@@ -29,6 +34,10 @@ def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> N
 
 
 def stop_timeline() -> None:
-    """Stops the trace started by start_timeline() or SMDDP_TIMELINE; no effect without one."""
+    """Stops the trace started by start_timeline() or SMDDP_TIMELINE; no effect without one.
+
+    Examples:
+      >>> hvd.stop_timeline()  # no trace is being written
+    """
     basics.size()
     native.core().smddp_timeline_stop()

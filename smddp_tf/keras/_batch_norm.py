@@ -43,6 +43,11 @@ def average_batch_normalization(model: Any, process_set: ProcessSet = global_pro
 
     Raises:
       tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.BatchNormalization()])
+      >>> model.build([None, 3])
+      >>> averaged = hvd.average_batch_normalization(model)
     """
     check_process_set(process_set)
     variables = _moving_statistics(model) if process_set.size() > 1 else []

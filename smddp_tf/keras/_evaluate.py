@@ -65,6 +65,12 @@ def evaluate(
       ValueError: the data is empty; the dataset is infinite and steps is not given, or shuffled in
         another order on each rank.
       TypeError: steps is not a whole number.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+      >>> model.compile(loss="mse")
+      >>> float(hvd.evaluate(model, np.ones([8, 2]), np.ones([8, 1])))
+      1.0
     """
     check_process_set(process_set)
     steps = None if steps is None else whole_number("steps", steps, 1)
@@ -134,6 +140,11 @@ def predict(
     Raises:
       ValueError: as evaluate(); or with sharded=True the ranks' parts differ in length.
       TypeError: steps is not a whole number.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+      >>> hvd.predict(model, np.ones([8, 2])).shape  # all rows, on every rank
+      (8, 1)
     """
     check_process_set(process_set)
     steps = None if steps is None else whole_number("steps", steps, 1)

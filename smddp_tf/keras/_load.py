@@ -66,6 +66,15 @@ def load_model(
 
     Raises:
       ValueError: init() was not called, or the file has no optimizer.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1)), loss="mse")
+      >>> _ = model.fit(tf.ones([8, 2]), tf.ones([8, 1]), verbose=0)
+      >>> model.save("model.keras")
+      >>> model = hvd.load_model("model.keras")  # every rank
+      >>> int(model.optimizer.iterations)
+      1
     """
     del legacy_opts
     basics.size()

@@ -112,6 +112,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         wrong type.
       ValueError: init() was not called, the optimizer is already wrapped, or arguments contradict
         each other.
+
+    Examples:
+      >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1 * hvd.size()))
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.compile(optimizer, loss="mse")
+      >>> start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+      >>> _ = model.fit(tf.ones([8, 2]), tf.ones([8, 1]), callbacks=[start], verbose=0)
     """
     refuse_unknown(unknown)
     ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
@@ -192,6 +199,12 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Raises:
       ValueError: a layer has no trainable weights yet.
+
+    Examples:
+      >>> adapter = tf.keras.layers.Dense(2)  # each rank trains its own
+      >>> adapter.build([None, 4])
+      >>> optimizer = tf.keras.optimizers.SGD(0.1)
+      >>> optimizer = hvd.PartialDistributedOptimizer(optimizer, local_layers=[adapter])
     """
     layers = built_layers(local_layers)
     optimizer = DistributedOptimizer(

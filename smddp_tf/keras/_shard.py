@@ -57,6 +57,12 @@ def shard(
       ValueError: uneven or seed is invalid, first dimensions differ, or there are too few elements
         to give each rank one.
       TypeError: data of a kind that cannot be divided, such as a Python generator.
+
+    Examples:
+      >>> x, y = hvd.shard((np.zeros([8, 2]), np.zeros([8])))
+      >>> len(x) == len(y) == 8 // hvd.size()
+      True
+      >>> data = hvd.shard(tf.data.Dataset.range(8), shuffle=True, seed=1).batch(2)
     """
     if uneven not in _UNEVEN:
         raise ValueError(f"uneven={uneven!r} is unknown; use one of {', '.join(_UNEVEN)}")

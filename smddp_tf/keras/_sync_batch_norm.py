@@ -60,6 +60,11 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
 
     Raises:
       ValueError: fused=True, or process_set is not a ProcessSet.
+
+    Examples:
+      >>> layer = hvd.SyncBatchNormalization(momentum=0.9)
+      >>> layer(tf.ones([8, 3]), training=True).shape
+      TensorShape([8, 3])
     """
 
     def __init__(

@@ -57,6 +57,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     Returns:
       The same object.
+
+    Examples:
+      >>> optimizer = tf.keras.optimizers.SGD(0.1)
+      >>> hvd.DistributedOptimizer(optimizer, op=hvd.Sum) is optimizer
+      True
     """
     del use_locking
     return _optimizer.DistributedOptimizer(
@@ -110,6 +115,17 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
 
     Returns:
       A tape whose class derives from gradtape's, same as DistributedGradientTape.
+
+    Examples:
+      >>> shared, local = tf.keras.layers.Dense(4), tf.keras.layers.Dense(2)
+      >>> shared.build([None, 3])
+      >>> local.build([None, 4])
+      >>> with tf.GradientTape() as tape:
+      ...     loss = tf.reduce_sum(local(shared(tf.ones([1, 3]))))
+      >>> tape = hvd.PartialDistributedGradientTape(tape, local_layers=local)
+      >>> gradients = tape.gradient(loss, shared.trainable_weights + local.trainable_weights)
+      >>> len(gradients)
+      4
     """
     tape = DistributedGradientTape(
         gradtape,
@@ -136,6 +152,15 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     Args:
       root_rank: the rank to broadcast from.
       device: ignored, accepted for compatibility.
+
+    Examples:
+      >>> with tf.Graph().as_default():
+      ...     rate = tf.compat.v1.get_variable("rate", initializer=0.1)
+      ...     hook = hvd.BroadcastGlobalVariablesHook(root_rank=0)
+      ...     with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+      ...         value = session.run(rate)
+      >>> round(float(value), 1)
+      0.1
     """
 
     def __init__(self, root_rank: int, device: str = ""):

@@ -1,4 +1,12 @@
-"""Keras callbacks: Horovod's, and versions of Keras's that write once or decide collectively."""
+"""Keras callbacks: Horovod's, and versions of Keras's that write once or decide collectively.
+
+Examples:
+  >>> callbacks = [
+  ...     hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+  ...     hvd.callbacks.MetricAverageCallback(),
+  ...     hvd.callbacks.EarlyStopping("val_loss", patience=3),
+  ... ]
+"""
 
 from smddp_tf.keras.callbacks._broadcast import BroadcastGlobalVariablesCallback
 from smddp_tf.keras.callbacks._check import CheckRanksEqual
