@@ -1,13 +1,16 @@
-"""Refuses collectives in functions that tf.data runs for several elements at the same time.
+"""Collectives in functions of tf.data, and the seeds by which datasets order their elements.
 
-Their order is then another one on each rank, so ranks would combine different elements. A function
-that contains a collective, or calls one that does, captures order.py's constant, by which it is
-known for sure. Python code in tf.py_function is not in the graph: what it does at the same time
-under one name is an error of the engine (channel.cc).
+Collectives are refused in functions that tf.data runs for several elements at the same time. Their
+order is then another one on each rank, so ranks would combine different elements. A function that
+contains a collective, or calls one that does, captures order.py's constant, by which it is known
+for sure. Python code in tf.py_function is not in the graph: what it does at the same time under one
+name is an error of the engine (channel.cc).
 """
 
+import contextlib
 import functools
 import importlib
+import random
 
 from smddp_tf._graph import order
 from smddp_tf._graph.framework import tensorflow
@@ -56,3 +59,53 @@ def refuse_in_parallel_functions() -> None:
         except (ImportError, AttributeError):
             continue
         kind.__init__ = _refusing(kind.__init__, what)
+
+
+_LARGEST_SEED = 2**31 - 1
+
+
+class _SeedsOfDatasets:
+    """Stands in for TensorFlow's module random_seed where datasets get their seeds.
+
+    So they are the same on all ranks, while the seed of TensorFlow's random ops, which else decides
+    them too, is another one on each.
+    """
+
+    def __init__(self, original) -> None:
+        self._original = original
+        self._own = self._seed = self._numbers = None  # see use()
+        self._fixed = None  # the seeds of all datasets for a while
+
+    def use(self, own: int, seed: int) -> None:
+        """Seeds datasets by `seed` as long as TensorFlow's global seed is `own`."""
+        self._own, self._seed, self._numbers = own, seed, random.Random(seed)
+
+    def get_seed(self, op_seed):
+        """What random_seed.get_seed() returns: the global seed and that of the dataset."""
+        if self._fixed is not None:
+            return self._fixed
+        seeds = self._original.get_seed(op_seed)
+        if self._own is None or seeds[0] != self._own % _LARGEST_SEED:
+            return seeds
+        if op_seed is None and tf.executing_eagerly():
+            op_seed = self._numbers.randint(0, _LARGEST_SEED - 1)
+        # In a graph TensorFlow numbers its ops, so that the second is the same on all ranks.
+        second = seeds[1] if op_seed is None else op_seed % _LARGEST_SEED
+        return self._seed % _LARGEST_SEED, second or _LARGEST_SEED
+
+    @contextlib.contextmanager
+    def fixed(self, seeds: tuple):
+        """Gives all datasets that are made meanwhile these two seeds."""
+        self._fixed = seeds
+        try:
+            yield
+        finally:
+            self._fixed = None
+
+
+@functools.cache
+def seeds_of_datasets() -> _SeedsOfDatasets:
+    """The one in use; the first call has tf.data ask it."""
+    module = importlib.import_module(f"{_DATA}.util.random_seed")
+    module.random_seed = _SeedsOfDatasets(module.random_seed)
+    return module.random_seed

@@ -1,8 +1,7 @@
 """Cuts data that all ranks have into consecutive parts, for evaluate() and predict()."""
 
-from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf.keras import _shard, _shard_dataset, _shard_sequence
+from smddp_tf.keras import _order, _shard, _shard_sequence
 
 tf = tensorflow()
 
@@ -55,18 +54,27 @@ def _first(data, steps: int, batch_size):
 
 
 def _check_order(data, process_set) -> None:
-    """Rejects a dataset whose elements come in another order on each rank."""
-    seeds = _shard_dataset.seeds_of_shuffles(data) if isinstance(data, tf.data.Dataset) else []
-    if not seeds or process_set.size() == 1:
-        return
-    of_ranks = allgather_object(seeds, name="seeds of shuffles", process_set=process_set)
-    if None in seeds or any(other != seeds for other in of_ranks):
+    """Rejects data that the ranks have in different orders. Collective over the set.
+
+    Raises:
+      ValueError: they do; raised on all ranks.
+    """
+    seeds = []
+    if isinstance(data, tf.data.Dataset):
+        seeds, entries = _order.seeds_of(data), _order.of_dataset(data)
+    elif isinstance(data, _shard_sequence.SEQUENCE):
+        entries = _order.of_sequence(data)
+    else:
+        entries = _order.of_arrays(_shard.leaves_of(data))
+    _, lines = _order.agree({**entries, _order.SEEDS: seeds}, "order of data", process_set)
+    if process_set.size() > 1 and (lines.pop(_order.SEEDS, None) is not None or None in seeds):
         raise ValueError(
             "the dataset is shuffled, in another order on each rank, so the parts of the ranks "
             "would overlap; evaluate and predict without shuffle() (of Dataset.list_files() too), "
             "with a seed that is the same on all ranks, or hvd.shard() the data before shuffle() "
             "and say sharded=True"
         )
+    _order.refuse(lines, "hvd.evaluate or hvd.predict")
 
 
 def own_part(data, process_set, steps=None, batch_size=None):

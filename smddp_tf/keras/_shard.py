@@ -10,7 +10,7 @@ import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf.keras import _shard_dataset, _shard_sequence
+from smddp_tf.keras import _order, _shard_dataset, _shard_sequence
 
 tf = tensorflow()
 
@@ -29,6 +29,13 @@ def shard(
 
     All ranks get the same number of elements, so with equal batch sizes they take the same number
     of steps. A rank that ran out of data early would leave the others waiting for its gradients.
+
+    All ranks of the process set must call it: it compares, by one small allgather, whether they
+    have the same data in the same order. Samples of arrays and of a dataset's tensors are compared,
+    and the seeds of its shuffles. If shuffle() is the last transformation, all ranks get the first
+    rank's seed. In on_epoch_end() of a PyDataset or Sequence, Python's random and numpy.random give
+    the same numbers on all ranks. What Python code yields (Dataset.from_generator) is not compared,
+    nor is anything inside tf.function.
 
     With shuffle=True the elements are reshuffled before each epoch (each pass over the returned
     data), in the same order on all ranks, and then divided. So each element is seen once per epoch,
@@ -54,8 +61,8 @@ def shard(
       shuffle=True an unbatched tf.data.Dataset.
 
     Raises:
-      ValueError: uneven or seed is invalid, first dimensions differ, or there are too few elements
-        to give each rank one.
+      ValueError: uneven or seed is invalid, first dimensions differ, there are too few elements
+        to give each rank one, or the ranks have different data or orders (raised on all ranks).
       TypeError: data of a kind that cannot be divided, such as a Python generator.
 
     Examples:
@@ -71,12 +78,17 @@ def shard(
     check_process_set(process_set)
 
     part = _shard_dataset.Part(process_set.size(), process_set.rank(), uneven)
+    arguments = {"uneven": uneven, "shuffle": str(bool(shuffle)), "seed": int(seed)}
     if isinstance(data, tf.data.Dataset):
+        if part.size > 1:
+            _shard_dataset.warn_if_unordered(data)
+        data = _shard_dataset.in_one_order(data, arguments, process_set)
         if not shuffle:
             return _shard_dataset.divide(data, part)
         return _shard_dataset.divide_shuffled(data, part, int(seed), buffer_size)
     if isinstance(data, _shard_sequence.SEQUENCE):
-        return _shard_sequence.ShardedSequence(data, part, shuffle, int(seed))
+        agreed = _shard_sequence.in_one_order(data, arguments, process_set)
+        return _shard_sequence.ShardedSequence(data, part, shuffle, int(seed), agreed)
 
     if inspect.isgenerator(data) or inspect.isgeneratorfunction(data) or hasattr(data, "__next__"):
         raise TypeError(
@@ -85,12 +97,16 @@ def shard(
             "keras.utils.PyDataset"
         )
 
+    nest, leaves = nest_and_leaves(data)
+    count = _count_of(leaves)
+    _, lines = _order.agree(
+        {**arguments, **_order.of_arrays(leaves)}, "shard of arrays", process_set
+    )
+    _order.refuse(lines, "hvd.shard")
+    part.check(count)
     if shuffle:
-        nest, leaves = _leaves_of(data)
-        count = _count_of(leaves)
-        part.check(count)
         return _shard_dataset.shuffled_arrays(nest, leaves, count, part, int(seed))
-    return _divide_arrays(data, part)
+    return _divide_arrays(nest, count, part)
 
 
 def _is_column(value) -> bool:
@@ -123,9 +139,15 @@ def _nest_of(data):
     return np.asarray(data)
 
 
-def _leaves_of(data):
+def nest_and_leaves(data) -> tuple:
+    """The data with arrays or tensors as leaves, and these in order, without None."""
     nest = _nest_of(data)
     return nest, [leaf for leaf in tf.nest.flatten(nest) if leaf is not None]
+
+
+def leaves_of(data) -> list:
+    """The arrays and tensors that the data consist of."""
+    return nest_and_leaves(data)[1]
 
 
 def _count_of(leaves) -> int:
@@ -149,10 +171,7 @@ def _count_of(leaves) -> int:
     return counts.pop()
 
 
-def _divide_arrays(data, part):
-    nest, leaves = _leaves_of(data)
-    count = _count_of(leaves)
-    part.check(count)
+def _divide_arrays(nest, count: int, part):
     total = part.total(count)
 
     def own(leaf):
@@ -169,7 +188,7 @@ def _divide_arrays(data, part):
 
 def count_of(data) -> int:
     """The number of elements of arrays. Raises the same errors as shard()."""
-    return _count_of(_leaves_of(data)[1])
+    return _count_of(leaves_of(data))
 
 
 def rows_of(data, start: int, stop: int):

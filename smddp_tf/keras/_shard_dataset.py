@@ -4,7 +4,9 @@ import dataclasses
 import math
 import warnings
 
+from smddp_tf._graph.datasets import seeds_of_datasets
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf.keras import _order
 
 tf = tensorflow()
 
@@ -46,10 +48,60 @@ class Part:
             )
 
 
+def in_one_order(dataset, arguments: dict, process_set):
+    """The dataset, whose elements come in the same order on all ranks. Collective over the set.
+
+    If its last transformation is a shuffle with another seed on each rank, all get the first
+    rank's.
+
+    Args:
+      dataset: a tf.data.Dataset.
+      arguments: what else must be equal on all ranks, by its name.
+      process_set: the ranks.
+
+    Raises:
+      ValueError: the ranks have different elements, or shuffle them differently; raised on all.
+    """
+    *inner, last = [*_order.seeds_of(dataset), ()]
+    if "Shuffle" in type(dataset).__name__ and hasattr(dataset, "_reshuffle_each_iteration"):
+        *inner, last = inner
+    entries = {
+        **arguments,
+        **_order.of_dataset(dataset),
+        _order.SEEDS: inner,
+        _order.LAST_SEEDS: last,
+    }
+    offer = last or (_order.seed_of_this_process(), 1)
+    seeds, lines = _order.agree(entries, "shard of a dataset", process_set, offer)
+    if process_set.size() == 1:
+        return dataset
+    differ = lines.pop(_order.SEEDS, None) is not None or None in inner
+    reseed = lines.pop(_order.LAST_SEEDS, None) is not None or last is None
+    _order.refuse(lines, "hvd.shard")
+    if differ:
+        raise ValueError(f"hvd.shard divides a dataset, but {_order.SHUFFLED}")
+    if not reseed:
+        return dataset
+    with seeds_of_datasets().fixed(seeds):
+        return dataset._inputs()[0].shuffle(
+            dataset._buffer_size, reshuffle_each_iteration=dataset._reshuffle_each_iteration
+        )
+
+
+def warn_if_unordered(dataset) -> None:
+    """Warns if elements come in the order in which threads finish, so in another on each rank."""
+    if _order.unordered(dataset):
+        warnings.warn(
+            "hvd.shard divides a dataset with deterministic=False, whose elements come in another "
+            "order on each rank, so some may come twice in an epoch and others never. Call shard() "
+            "before map() or interleave() with it, or leave it out",
+            stacklevel=3,
+        )
+
+
 def divide(dataset, part: Part):
     """This part of a dataset: every size-th element."""
     _warn_if_batched(dataset)
-    _warn_if_shuffled(dataset, part)
     return _divide(dataset, int(dataset.cardinality()), part)
 
 
@@ -101,28 +153,6 @@ def _warn_if_batched(dataset) -> None:
         dataset = inputs[0]
 
 
-def seeds_of_shuffles(dataset) -> list:
-    """The seeds of all shuffles in a dataset; None for one that no seed makes the same again."""
-    found = [seeds_of_shuffles(one) for one in dataset._inputs()]
-    seeds = sum(found, [])
-    if "Shuffle" in type(dataset).__name__:
-        own = [tf.get_static_value(getattr(dataset, name, None)) for name in ("_seed", "_seed2")]
-        known = None not in own and any(own)
-        seeds.append([int(one) for one in own] if known else None)
-    return seeds
-
-
-def _warn_if_shuffled(dataset, part: Part) -> None:
-    """Warns of a shuffle without a seed; whether ranks have the same seeds is not known here."""
-    if part.size > 1 and None in seeds_of_shuffles(dataset):
-        warnings.warn(
-            "hvd.shard divides a dataset that each rank shuffles in another order (shuffle() "
-            "without a seed, or Dataset.list_files()), so some elements come twice in an epoch "
-            "and others never. Call shard() before shuffle(), or shard(shuffle=True)",
-            stacklevel=4,
-        )
-
-
 def _epoch():
     """A dataset of one element: the number of times it has been iterated before."""
     with tf.init_scope(), tf.device("CPU:0"):
@@ -133,7 +163,6 @@ def _epoch():
 def divide_shuffled(dataset, part: Part, seed: int, buffer_size: int):
     """This part of a dataset that is reshuffled in each epoch, identically on all ranks."""
     _warn_if_batched(dataset)
-    _warn_if_shuffled(dataset, part)
     count = int(dataset.cardinality())
     if count >= 0:
         part.check(count)

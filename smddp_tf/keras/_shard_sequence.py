@@ -1,8 +1,11 @@
 """Divides the batches of a keras.utils.PyDataset or Sequence among ranks."""
 
+import dataclasses
+
 import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf.keras import _order
 
 tf = tensorflow()
 
@@ -16,6 +19,48 @@ def options_of(batches) -> dict:
     return {name: getattr(batches, name) for name in names}
 
 
+@dataclasses.dataclass(frozen=True)
+class Agreed:
+    """What ranks agreed on when they divided a PyDataset or Sequence.
+
+    Attributes:
+      seed: of the random numbers in its on_epoch_end(); None if there is one rank.
+      orders: the _order.Orders that it has.
+    """
+
+    seed: int | None
+    orders: _order.Orders
+
+
+def in_one_order(batches, arguments: dict, process_set) -> Agreed:
+    """Has all ranks begin with the same order of batches. Collective over the set.
+
+    Index arrays that the ranks shuffled differently are shuffled again by on_epoch_end(), with the
+    same random numbers on all ranks.
+
+    Raises:
+      ValueError: the ranks have different data, or still different orders; raised on all ranks.
+    """
+    if _KERAS3 and batches.num_batches is None:
+        raise ValueError(
+            f"{type(batches).__name__} has no number of batches, so it cannot be divided; "
+            "give it __len__()"
+        )
+
+    def compare():
+        entries = {**arguments, **_order.of_sequence(batches)}
+        return _order.agree(entries, "shard of batches", process_set, _order.seed_of_this_process())
+
+    seed, lines = compare()
+    if lines and all(label.startswith("attribute") for label in lines):
+        with _order.same_random_numbers(seed, 0):
+            batches.on_epoch_end()
+        _, lines = compare()
+    _order.refuse(lines, "hvd.shard")
+    several = process_set.size() > 1
+    return Agreed(seed if several else None, _order.Orders(batches, process_set))
+
+
 class ShardedSequence(SEQUENCE):
     """This rank's batches of a PyDataset or Sequence.
 
@@ -24,19 +69,15 @@ class ShardedSequence(SEQUENCE):
       part: a _shard_dataset.Part.
       shuffle: reshuffle the batches in each epoch.
       seed: the seed of the shuffle.
+      agreed: what in_one_order() returned.
 
     Raises:
-      ValueError: there are too few batches to give each rank one, or their number is unknown.
+      ValueError: there are too few batches to give each rank one.
     """
 
-    def __init__(self, batches, part, shuffle, seed) -> None:
+    def __init__(self, batches, part, shuffle, seed, agreed: Agreed) -> None:
         super().__init__(**options_of(batches))
-        if _KERAS3 and batches.num_batches is None:
-            raise ValueError(
-                f"{type(batches).__name__} has no number of batches, so it cannot be divided; "
-                "give it __len__()"
-            )
-        self.batches, self.part = batches, part
+        self.batches, self.part, self.agreed = batches, part, agreed
         self.shuffle, self.seed = shuffle, seed
         self.epoch = 0
         self._order = None
@@ -64,6 +105,14 @@ class ShardedSequence(SEQUENCE):
             self.batches.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Forwards to the whole PyDataset or Sequence; the next epoch has a new order."""
-        self.batches.on_epoch_end()
+        """Forwards to the whole PyDataset or Sequence; the next epoch has a new order.
+
+        Python's and NumPy's global random numbers are the same on all ranks meanwhile.
+        """
         self.epoch += 1
+        if self.agreed.seed is None:
+            self.batches.on_epoch_end()
+            return
+        with _order.same_random_numbers(self.agreed.seed, self.epoch):
+            self.batches.on_epoch_end()
+        self.agreed.orders.note(self.batches, self.epoch)

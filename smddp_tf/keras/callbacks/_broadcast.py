@@ -12,7 +12,7 @@ from smddp_tf._gradients.reduce import identity, source_name
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
-from smddp_tf.keras import _batch_norm
+from smddp_tf.keras import _batch_norm, _order
 from smddp_tf.keras.callbacks._base import (
     Callback,
     fix_steps_per_execution,
@@ -206,8 +206,13 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._average()
 
     def on_epoch_end(self, epoch: int, logs: dict | None = None):
-        """Averages moving statistics, so that later callbacks save those of all ranks."""
+        """Averages moving statistics, so that later callbacks save those of all ranks.
+
+        Raises:
+          smddp_tf.errors.RanksDifferError: the ranks ordered a PyDataset or Sequence differently.
+        """
         del epoch, logs
+        _order.Orders.check(self.process_set)
         self._average()
         self._in_epoch = False
 
