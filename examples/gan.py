@@ -69,7 +69,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=30)
     args = parser.parse_args()
     hvd.init()
-    keras.utils.set_random_seed(hvd.rank())  # each rank draws from noise of its own
+    hvd.set_random_seed(0)  # each rank draws from noise of its own
     images = load_digits().data.astype("float32") / 16
     model = Gan()
     model.compile(

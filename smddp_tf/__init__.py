@@ -70,6 +70,7 @@ _NEED_TENSORFLOW = {
     "DistributedOptimizer": "keras._tf_names",
     "PartialDistributedGradientTape": "keras._tf_names",
     "SyncBatchNormalization": "keras._sync_batch_norm",
+    "set_random_seed": "keras._seeds",
     "elastic": "smddp_tf",  # a module itself; keras, which takes these names, is half made then
 }
 
@@ -106,6 +107,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
         rank_op,
         size_op,
     )
+    from smddp_tf.keras._seeds import set_random_seed
     from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
     from smddp_tf.keras._tf_names import (
         BroadcastGlobalVariablesHook,
@@ -175,6 +177,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "set_random_seed",
     "shutdown",
     "size",
     "size_op",

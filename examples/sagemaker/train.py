@@ -44,9 +44,9 @@ def main():
     sagemaker.check_hosts(job)
     x, y = load(job.channel("training", default="data"))
     # Without a last batch of a few samples, whose step would be as long as the others.
+    hvd.set_random_seed(1)
     data = hvd.shard((x, y), shuffle=True, seed=1).batch(32, drop_remainder=True)
 
-    tf.keras.utils.set_random_seed(1)
     model = tf.keras.Sequential(
         [
             tf.keras.layers.Input([x.shape[1]]),

@@ -41,6 +41,11 @@ def is_movable(variable) -> bool:
 _SEED_STEP = 0x1E3779B1
 
 
+def seed_of_rank(seed: int, rank: int) -> int:
+    """The seed of a rank's random generator, given that of rank 0."""
+    return (seed + rank * _SEED_STEP % (1 << 30)) % (1 << 31)
+
+
 def is_seed(variable) -> bool:
     """Whether the variable is the state of a Keras 3 or TensorFlow random generator."""
     name = (getattr(variable, "path", None) or variable.name).split("/")[-1].split(":")[0]
