@@ -178,6 +178,7 @@ int smddp_shutdown(int failed) {
   std::lock_guard<std::mutex> lock(init_mutex);
   Communicator* comm = communicator.exchange(nullptr);
   if (comm != nullptr) comm->Leave(failed != 0 || comm->failed());
+  FlushLog();
   return SMDDP_OK;
 }
 
@@ -236,8 +237,14 @@ const char* smddp_nccl(void) {
 
 const char* smddp_kernels(void) { return ImageText(); }
 
-void smddp_warn(const char* text) { LogWarning(text); }
-void smddp_info(const char* text) { LogInfo(text); }
+void smddp_warn(const char* text) {
+  LogWarning(text);
+  FlushLog();
+}
+void smddp_info(const char* text) {
+  LogInfo(text);
+  FlushLog();
+}
 
 int smddp_stats_json(char* buffer, size_t n) {
   Communicator* comm = communicator;

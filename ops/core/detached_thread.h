@@ -4,6 +4,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <signal.h>
 
 #include <functional>
 #include <memory>
@@ -12,8 +13,8 @@
 
 namespace smddp {
 
-// Runs `body` on a thread of its own.
-// Throws std::system_error, as std::thread does, if there can be no more threads.
+// Runs `body` on a thread of its own, which takes no signals: a handler may be a script's, and
+// wait. Throws std::system_error, as std::thread does, if there can be no more threads.
 inline void RunDetached(std::function<void()> body) {
   using Body = std::function<void()>;
   auto owned = std::make_unique<Body>(std::move(body));
@@ -26,7 +27,11 @@ inline void RunDetached(std::function<void()> body) {
   pthread_attr_init(&attributes);
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_t thread{};
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
   const int error = pthread_create(&thread, &attributes, run, owned.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (error != 0) throw std::system_error(error, std::generic_category(), "pthread_create");
   static_cast<void>(owned.release());  // the thread has it

@@ -1,8 +1,8 @@
 #include "core/log.h"
 
-#include <unistd.h>
-
 #include <atomic>
+
+#include "core/log_writer.h"
 
 namespace smddp {
 namespace {
@@ -32,10 +32,7 @@ std::string LogLine(LogLevel level, const std::string& text) {
 
 void Log(LogLevel level, const std::string& text) {
   if (!LogEnabled(level)) return;
-  std::string line = LogLine(level, text);
-  // If stderr cannot be written, there is nowhere to report it.
-  ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
-  static_cast<void>(written);
+  WriteToStderr(LogLine(level, text));
 }
 
 }  // namespace smddp

@@ -1,4 +1,6 @@
 // The log: one line per message on stderr, "smddp_tf[rank 1] warning: ...".
+//
+// Nobody who logs waits for stderr: whoever should read it may have stopped, such as a pager.
 #pragma once
 
 #include <string>
@@ -12,8 +14,11 @@ void SetLogRank(int rank);
 bool LogEnabled(LogLevel level);
 // The line that Log writes, with its newline.
 std::string LogLine(LogLevel level, const std::string& text);
-// Writes the line with a single write(2), so that lines of several ranks do not interleave.
+// Has the line written with a single write(2), so that lines of several ranks do not interleave, by
+// a thread of its own.
 void Log(LogLevel level, const std::string& text);
+// Waits for that thread, but not for long: before a process may end, or Python writes to stderr.
+void FlushLog();
 
 inline void LogDebug(const std::string& text) { Log(LogLevel::kDebug, text); }
 inline void LogInfo(const std::string& text) { Log(LogLevel::kInfo, text); }

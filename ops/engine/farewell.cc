@@ -13,7 +13,10 @@ constexpr double kLingerSeconds = 5;
 }  // namespace
 
 bool Farewell::Pointless() {
-  if (failed_) return linger_.Passed();
+  if (failed_) {
+    TellNodes();
+    return linger_.Passed();
+  }
   if (deadline_.Passed() && !told_) {
     told_ = true;
     LogWarning("has ended and waits for the other ranks to end, since " + FormatNumber(seconds_) +
@@ -33,11 +36,18 @@ bool Farewell::Pointless() {
 
   code = shm.Failure(&text);
   if (code == 0) return false;
-  if (alarm != nullptr) alarm->Raise(code, text);
   LogWarning("will not wait for the other ranks to end: " + text);
   failed_ = true;
   linger_ = Deadline(kLingerSeconds);
+  TellNodes();
   return false;
+}
+
+void Farewell::TellNodes() {
+  std::string text;
+  int code = everybody_.shm()->Failure(&text);
+  Alarm* alarm = everybody_.alarm();
+  nodes_told_ = nodes_told_ || alarm == nullptr || alarm->Raise(code, text);
 }
 
 }  // namespace smddp

@@ -13,8 +13,8 @@ namespace smddp {
 class Alarm {
  public:
   virtual ~Alarm() = default;
-  // Notifies the other nodes without blocking. Called at most once.
-  virtual void Raise(int code, const std::string& text) = 0;
+  // Notifies the other nodes, once. False where it cannot be done within 20 ms: call it again.
+  virtual bool Raise(int code, const std::string& text) = 0;
   // Whether another node has raised its alarm. False too where it cannot be known within 20 ms: ask
   // again.
   virtual bool Heard(int* code, std::string* text) = 0;

@@ -60,12 +60,12 @@ struct Shouts {
 class InprocAlarm : public Alarm {
  public:
   InprocAlarm(Shouts* shouts, int node) : shouts_(shouts), node_(node) {}
-  void Raise(int code, const std::string& text) override {
+  bool Raise(int code, const std::string& text) override {
     std::lock_guard<std::mutex> lock(shouts_->mutex);
     for (size_t n = 0; n < shouts_->heard.size() && !raised_; ++n) {
       if (static_cast<int>(n) != node_) shouts_->heard[n].emplace_back(code, text);
     }
-    raised_ = true;
+    return raised_ = true;
   }
   bool Heard(int* code, std::string* text) override {
     std::lock_guard<std::mutex> lock(shouts_->mutex);

@@ -1,8 +1,14 @@
 #include "engine/trace/timeline.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <system_error>
+#include <utility>  // for exchange
 
 #include "core/c_numbers.h"
 #include "core/deadline.h"
@@ -11,6 +17,9 @@ namespace smddp {
 namespace {
 
 constexpr size_t kBufferBytes = 64 << 10;
+// If the file cannot take more: later events are lost.
+constexpr size_t kMostBytes = 64 << 20;
+constexpr double kCloseSeconds = 5;
 
 std::string Escaped(const std::string& text) {
   std::string out;
@@ -47,9 +56,16 @@ Status Timeline::Start(const std::string& path, int rank) {
     return {Code::kUsage, "a timeline is being written already; call stop_timeline() first"};
   }
   std::string own = OfRank(path, process_ >= 0 ? process_ : rank);
-  file_ = std::fopen(own.c_str(), "w");
-  if (file_ == nullptr) {
-    return {Code::kUsage, "the timeline " + own + " cannot be written: " + std::strerror(errno)};
+  auto refused = [&](const std::string& why) {
+    return Status(Code::kUsage, "the timeline " + own + " cannot be written: " + why);
+  };
+  const int file = ::open(own.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (file < 0) return refused(std::strerror(errno));
+  try {
+    file_ = std::make_unique<BackgroundWriter>(file, true, kMostBytes);
+  } catch (const std::system_error& error) {
+    ::close(file);
+    return refused(error.what());
   }
   rank_ = rank;
   named_tracks_ = 0;
@@ -66,8 +82,8 @@ void Timeline::Stop() {
   if (file_ == nullptr) return;
   buffer_ += "\n]\n";
   FlushLocked();
-  std::fclose(file_);
-  file_ = nullptr;
+  file_->Flush(kCloseSeconds);
+  file_.reset();
 }
 
 void Timeline::NameTrack(int track) {
@@ -114,10 +130,6 @@ void Timeline::Flush() {
   if (file_ != nullptr) FlushLocked();
 }
 
-void Timeline::FlushLocked() {
-  std::fwrite(buffer_.data(), 1, buffer_.size(), file_);
-  std::fflush(file_);
-  buffer_.clear();
-}
+void Timeline::FlushLocked() { file_->Write(std::exchange(buffer_, "")); }
 
 }  // namespace smddp

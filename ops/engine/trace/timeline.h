@@ -1,16 +1,17 @@
 // Timeline: a Chrome trace of this rank's collectives, to be opened with Perfetto.
 //
 // When off, it costs one relaxed load per operation. When on, events are buffered as text and
-// flushed when the buffer is large and every second, so a rank that is killed leaves a usable
-// trace: the format needs no closing bracket.
+// handed to a thread that writes them when the buffer is large and every second, so a rank that is
+// killed leaves a usable trace: the format needs no closing bracket.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
+#include <memory>
 #include <mutex>
 #include <string>
 
+#include "core/background_writer.h"
 #include "core/status.h"
 
 namespace smddp {
@@ -37,7 +38,7 @@ class Timeline {
   void NumberFilesBy(int process) { process_ = process; }
   // trace.json becomes trace.rank3.json on rank 3.
   Status Start(const std::string& path, int rank);
-  // Flushes and closes the file; does nothing if the timeline is off.
+  // Closes the file, for which it waits some seconds at most; does nothing if the timeline is off.
   void Stop();
 
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -50,7 +51,7 @@ class Timeline {
 
   std::atomic<bool> on_{false};
   std::mutex mutex_;
-  std::FILE* file_ = nullptr;
+  std::unique_ptr<BackgroundWriter> file_;
   std::string buffer_;
   uint64_t named_tracks_ = 0;  // one bit per track
   double to_wall_clock_ = 0;   // seconds to add to NowSeconds() for wall-clock time

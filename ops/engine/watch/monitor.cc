@@ -112,7 +112,7 @@ void Monitor::Tick(double seconds) {
     watched_->timeline()->Flush();
     unflushed_ = 0;
   }
-  if (broken_) return;
+  if (broken_) return TellNodes();
   ListenToNodes();
   std::string text;
   int code = shm_->Failure(&text);
@@ -243,10 +243,16 @@ void Monitor::Break(const Status& own) {
   Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
   PrepareLastWords("");
   LogError(failure.message() + "\n" + LastCollectives());
-  // A failure heard from another node went to all nodes already; repeating it is harmless. Not
-  // before the log, as it waits for whoever is inside MPI.
-  if (alarm_ != nullptr) alarm_->Raise(static_cast<int>(failure.code()), failure.message());
+  broken_by_ = failure;
+  TellNodes();
   watched_->FailAll(failure);
+}
+
+// A failure heard from another node went to all nodes already; repeating it is harmless. While a
+// thread stays inside MPI it is tried at each tick.
+void Monitor::TellNodes() {
+  if (alarm_ == nullptr || nodes_told_) return;
+  nodes_told_ = alarm_->Raise(static_cast<int>(broken_by_.code()), broken_by_.message());
 }
 
 // Reports what this rank knows, then ends the process. Usually a peer has died: the launcher

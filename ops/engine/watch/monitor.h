@@ -39,6 +39,7 @@ class Monitor {
   Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
   void CheckPlans(double seconds, Status* failure) const;
   void Break(const Status& own);
+  void TellNodes();
   void ListenToNodes();
   bool GoneFor(int job_rank, double seconds) const;
   bool StandsStill(int job_rank) const;
@@ -60,7 +61,8 @@ class Monitor {
   // By local rank: how often its monitor had looked, and how long that has not changed.
   std::vector<uint64_t> beats_;
   std::vector<double> still_seconds_;
-  bool broken_ = false;
+  bool broken_ = false, nodes_told_ = false;
+  Status broken_by_;
   double unflushed_ = 0;  // seconds since the timeline was flushed
   std::atomic<bool> stopping_{false};
   std::atomic<int> joined_{0};  // 1: yes, -1: no

@@ -12,6 +12,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "core/log.h"
+
 namespace smddp {
 namespace {
 
@@ -41,13 +43,17 @@ struct Words {
 };
 Words words[2];
 std::atomic<int> current_words{0};
-std::atomic<bool> said{false};
+std::atomic<bool> said{false}, saying{false};
+constexpr int kSayingMs = 200;
 
+// Whether there are last words, which nobody else says then.
+bool TakeLastWords() { return words[current_words].length > 0 && !said.exchange(true); }
+
+// May be stuck in the write. If stderr cannot be written, there is nowhere to report it.
 void SayLastWords() {
   const Words& last = words[current_words];
-  if (last.length == 0 || said.exchange(true)) return;
-  // If stderr cannot be written, there is nowhere to report it.
   [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, last.text, last.length);
+  saying = false;
 }
 
 void DieOfTermination() {
@@ -63,9 +69,12 @@ void OnTermination(int) {
     // A forked child has the handler but no monitor.
     DieOfTermination();
   } else {
-    SayLastWords();
+    // The monitor is told first: nobody may read stderr.
+    const bool says = TakeLastWords();
+    saying = says;
     terminated = true;
     Wake(wake_for_handler);
+    if (says) SayLastWords();
   }
   errno = saved;
 }
@@ -122,6 +131,8 @@ void UnwatchTermination() {
 void WakeMonitor() { Wake(WakeDescriptor()); }
 
 void Terminate() {
+  for (int waited = 0; saying && waited < kSayingMs; ++waited) ::usleep(1000);
+  FlushLog();
   struct sigaction action = {};
   action.sa_handler = SIG_DFL;
   sigaction(SIGTERM, &action, nullptr);

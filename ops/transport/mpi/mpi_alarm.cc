@@ -26,12 +26,13 @@ class MpiAlarm : public Alarm {
     mpi_->comm_size(comm_, &size_);
   }
 
-  void Raise(int code, const std::string& text) override {
-    if (!requests_.empty()) return;
+  bool Raise(int code, const std::string& text) override {
+    if (!requests_.empty()) return true;
+    std::unique_lock<std::mutex> lock = TryLock(mpi_->mutex());
+    if (!lock.owns_lock()) return false;
     sent_.code = code;
     std::strncpy(sent_.text, text.c_str(), kTextBytes - 1);
     requests_.resize(size_);
-    std::lock_guard<std::mutex> lock(mpi_->mutex());
     for (int node = 0; node < size_; ++node) {
       if (node == rank_) continue;
       Status status = mpi_->CheckError(
@@ -39,6 +40,7 @@ class MpiAlarm : public Alarm {
           "MPI_Isend");
       if (!status.ok()) LogWarning("cannot tell another node of the failure: " + status.message());
     }
+    return true;
   }
 
   bool Heard(int* code, std::string* text) override {

@@ -269,10 +269,10 @@ class SimAlarm : public smddp::Alarm {
 
   SimAlarm(std::shared_ptr<Board> board, size_t index) : board_(std::move(board)), index_(index) {}
 
-  void Raise(int code, const std::string& text) override {
-    if (raised_) return;
+  bool Raise(int code, const std::string& text) override {
+    if (raised_) return true;
     raised_ = true;
-    if (board_->network->broken(board_->ranks[index_])) return;
+    if (board_->network->broken(board_->ranks[index_])) return true;
     Scheduler* scheduler = board_->network->scheduler();
     for (size_t other = 0; other < board_->ranks.size(); ++other) {
       if (other == index_) continue;
@@ -282,6 +282,7 @@ class SimAlarm : public smddp::Alarm {
         if (!heard.told) heard = {true, code, text};
       });
     }
+    return true;
   }
   bool Heard(int* code, std::string* text) override {
     const Message& heard = board_->heard[index_];

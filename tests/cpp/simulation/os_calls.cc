@@ -18,6 +18,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "os_calls.h"
@@ -284,6 +285,20 @@ ssize_t WRAP(process_vm_readv)(pid_t pid, const iovec* here, unsigned long n_her
     bytes += static_cast<ssize_t>(here[i].iov_len);
   }
   return bytes;
+}
+
+// ---- the log -----------------------------------------------------------------------------------
+
+// smddp::WriteToStderr(): on a fiber without its thread, which would be one of the system.
+void REAL(_ZN5smddp13WriteToStderrERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE)(
+    const std::string& line);
+void WRAP(_ZN5smddp13WriteToStderrERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE)(
+    const std::string& line) {
+  if (Scheduler::Current() == nullptr) {
+    return REAL(_ZN5smddp13WriteToStderrERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE)(
+        line);
+  }
+  [[maybe_unused]] ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
 // ---- where a thread of the library may lose its core -------------------------------------------
