@@ -20,6 +20,7 @@
 #include "core/ranges.h"
 #include "engine/communicator.h"
 #include "engine/part_sizes.h"
+#include "engine/start_job.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cuda/image.h"
 #include "transport/nccl/library.h"
@@ -134,17 +135,8 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   SetLogLevel(config.log_level);
   SetIsa(config.isa);
 
-  auto context = std::make_unique<JobContext>();
-  std::unique_ptr<Connection> everybody;
-  status = ConnectJob(config, ranks, terms, context.get(), &everybody);
-  if (!status.ok()) return LeaveToMpi(status, std::move(context), std::move(everybody));
-
-  SetLogRank(everybody->topology.size > 1 ? everybody->topology.rank : -1);
-  if (everybody->topology.rank == 0) {
-    for (const std::string& sentence : config.removed) LogWarning(sentence);
-  }
-  auto comm = std::make_unique<Communicator>(std::move(context), std::move(everybody));
-  status = comm->Start();
+  std::unique_ptr<Communicator> comm;
+  status = StartJob(config, ranks, terms, &comm);
   if (!status.ok()) return status;
   communicator = comm.release();
   // A forked child has none of the threads and is not a rank: for it, the job does not exist.
@@ -169,8 +161,8 @@ int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const ch
   Terms terms{text(must_agree), text(should_agree), text(problem)};
   try {
     return Return(InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms)));
-  } catch (const std::exception& error) {  // out of memory or threads
-    return Return({Code::kSystem, std::string("this rank cannot start: ") + error.what()});
+  } catch (const std::exception& error) {
+    return Return(OutOf(error));
   }
 }
 

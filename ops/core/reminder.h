@@ -5,8 +5,8 @@
 #include <condition_variable>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
-#include <utility>  // for move
 
 #include "core/log.h"
 
@@ -15,13 +15,17 @@ namespace smddp {
 class Reminder {
  public:
   // Warns with `text` once if this lives for `seconds`; never if they are 0.
-  Reminder(double seconds, std::string text) {
-    if (seconds > 0)
-      thread_ = std::thread([this, seconds, text = std::move(text)] {
+  Reminder(double seconds, const std::string& text) {
+    if (seconds <= 0) return;
+    try {
+      thread_ = std::thread([this, seconds, text] {
         std::unique_lock<std::mutex> lock(mutex_);
         auto time = std::chrono::duration<double>(seconds);
         if (!ended_.wait_for(lock, time, [this] { return over_; })) LogWarning(text);
       });
+    } catch (const std::system_error& error) {
+      LogInfo(std::string("no thread can remind of a long wait: ") + error.what());
+    }
   }
   Reminder(const Reminder&) = delete;
   Reminder& operator=(const Reminder&) = delete;

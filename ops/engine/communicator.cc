@@ -63,12 +63,13 @@ Communicator::~Communicator() {
   if (monitor_ != nullptr) monitor_->Stop();
 }
 
-Status Communicator::Start() {
+Status Communicator::Start(const std::function<Status()>& all_started) {
   monitor_ = std::make_unique<Monitor>(this, context_->config, topology(), everybody_->shm(),
                                        everybody_->alarm());
-  Status status = monitor_->Start();
-  if (!status.ok()) return status;
+  monitor_->Start();
   everybody_->StartProgress();
+  Status status = all_started();
+  if (!status.ok()) return status;
   if (topology().rank == 0) WarnOfBinding();
   if (topology().rank == 0 && topology().num_nodes > 1) {
     LogInfo("between nodes: chunks of " + std::to_string(everybody_->shm()->chunk_bytes()) +

@@ -25,8 +25,10 @@ class Communicator : public Watched {
   Communicator(std::unique_ptr<JobContext> context, std::unique_ptr<Connection> everybody);
   ~Communicator() override;  // without Leave: only stops the threads
 
-  // Starts the threads and marks this rank as alive to its node.
-  Status Start();
+  // Starts the threads and marks this rank as alive to its node; returns what `all_started` does,
+  // which waits until the other ranks have too. Throws std::system_error if there can be no more
+  // threads.
+  Status Start(const std::function<Status()>& all_started = [] { return Status(); });
   // Announces that this rank is leaving, and stops the threads. If `failed`, MPI is not finalized,
   // since peers may never reach MPI_Finalize.
   void Leave(bool failed);

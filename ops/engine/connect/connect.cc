@@ -146,7 +146,9 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     connection->segment = Segment();
   }
   if (!unmapped.ok()) return unmapped;
-  return {Code::kSystem, "the ranks of this node could not map a shared segment"};
+  for (Status told;; ::usleep(1000)) {  // by the rank that could not
+    if (!(told = problem()).ok()) return told;
+  }
 }
 
 // Connects the first ranks of all nodes of the job.
@@ -217,15 +219,16 @@ Status BeginMpi(const JobContext& context, MpiLibrary* mpi, std::string* refused
 
 // Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
 // the others.
-Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context,
-               MpiLibrary::Problem* problem) {
-  context->mpi = std::make_unique<MpiLibrary>();
+Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) {
+  context->mpi = std::make_shared<MpiLibrary>();
   MpiLibrary* mpi = context->mpi.get();
+  MpiLibrary::Problem& problem = context->problem;
   std::string refused;
   Status status = BeginMpi(*context, mpi, &refused);
   if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
-  status = MeetAll(context->config, mpi, problem);
+  status = MeetAll(context->config, mpi, &problem);
   if (!status.ok()) return status;
+  context->fails_alone = true;
   if (terms.problem.empty()) terms.problem = refused;
   std::vector<int> members = ranks;
   auto own = std::find(members.begin(), members.end(), mpi->rank());
@@ -239,12 +242,14 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context,
   }
   context->timeline.NumberFilesBy(mpi->rank());
   StartTimeline(rank, &terms, context);
+  Status gathered;
   status = Settle(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
                   [&](const void* block, size_t bytes, void* all) {
-                    return mpi->Allgather(block, static_cast<int>(bytes), all, *problem);
+                    return gathered = mpi->Allgather(block, static_cast<int>(bytes), all, problem);
                   });
+  context->fails_alone = status.ok() || !gathered.ok();
   if (!status.ok()) return status;
-  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, *problem,
+  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, problem,
                    mpi);
 }
 
@@ -261,13 +266,12 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
   Topology& topo = connection->topology;
   context->launch = ReadLaunchInfo(::getenv, config.single_process);
   const LaunchInfo& launch = context->launch;
-  MpiLibrary::Problem problem;
   if (launch.size != 1) {
     // Another library may have initialized MPI already, which the environment does not show.
     if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
-    Status status = OpenMpi(ranks, terms, context, &problem);
+    Status status = OpenMpi(ranks, terms, context);
     if (status.ok()) {
-      status = ShareMemory(*context->mpi, problem, &context->config, connection.get());
+      status = ShareMemory(*context->mpi, context->problem, &context->config, connection.get());
     }
     if (!status.ok()) return status;
   } else {
@@ -291,17 +295,8 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
             "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
             "MPI_THREAD_MULTIPLE (its default)"};
   }
-  Status status = ConnectNodes(*context->mpi, problem, out->get());
-  return status.ok() ? ConnectAlarm(*context->mpi, problem, out->get()) : status;
-}
-
-Status LeaveToMpi(const Status& error, std::unique_ptr<JobContext> context,
-                  std::unique_ptr<Connection> connection) {
-  if (error.code() == Code::kTimeout) {
-    static_cast<void>(context.release());
-    static_cast<void>(connection.release());
-  }
-  return error;
+  Status status = ConnectNodes(*context->mpi, context->problem, out->get());
+  return status.ok() ? ConnectAlarm(*context->mpi, context->problem, out->get()) : status;
 }
 
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,

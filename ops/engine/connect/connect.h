@@ -22,7 +22,11 @@ namespace smddp {
 
 struct JobContext {
   Config config;
-  std::unique_ptr<MpiLibrary> mpi;  // null for a job of one rank
+  std::shared_ptr<MpiLibrary> mpi;  // null for a job of one rank
+  // Once all ranks have begun to connect: why this rank should no longer wait for the others.
+  MpiLibrary::Problem problem;
+  // What this rank fails with is not known to the others, which wait for it.
+  bool fails_alone = false;
   LaunchInfo launch;
   Timeline timeline;
 };
@@ -47,9 +51,6 @@ struct Connection {
 // agree. Starts the timeline if one is configured.
 Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
                   JobContext* context, std::unique_ptr<Connection>* connection);
-// After an error of ConnectJob, which it returns: MPI may still be at work in that memory.
-Status LeaveToMpi(const Status& error, std::unique_ptr<JobContext> context,
-                  std::unique_ptr<Connection> connection);
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all
 // fail if one does; *connection stays null on ranks that are not listed. `problem`: why the others

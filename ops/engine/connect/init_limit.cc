@@ -24,6 +24,12 @@ Status GiveUp(Code code, const std::string& text) {
   return {code, text + kRestart};
 }
 
+// Of another rank that fails alone.
+Status Heard(const MpiLibrary& mpi) {
+  const std::string why = mpi.HeardFailure();
+  return why.empty() ? Status() : GiveUp(Code::kRemote, why);
+}
+
 }  // namespace
 
 Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* problem) {
@@ -36,23 +42,29 @@ Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* probl
   Deadline all_here(limit);
   Status met = mpi->MeetToBegin(
       [&] {
-        if (!all_here.Passed()) return Status();
+        if (!all_here.Passed()) return Heard(*mpi);
         return GiveUp(Code::kTimeout, "not all of the " + size + " ranks called init()" + within +
                                           ", or" + kUnreachable);
       },
       &ending);
   if (met.code() == Code::kSystem) {
-    return GiveUp(met.code(), met.message() + "; perhaps" + kUnreachable);
+    return FailAlone(*mpi, {met.code(), met.message() + "; perhaps" + kUnreachable});
   }
   if (!met.ok()) return met;
   if (ending) return GiveUp(Code::kRemote, "another rank ends instead of calling init()");
   Deadline connected(limit);
-  *problem = [connected, within, size] {
-    if (!connected.Passed()) return Status();
+  *problem = [connected, within, size, mpi] {
+    if (!connected.Passed()) return Heard(*mpi);
     return GiveUp(Code::kTimeout, "all " + size + " ranks called init(), but were not connected" +
                                       within + ": a rank was stopped meanwhile, or" + kUnreachable);
   };
   return {};
+}
+
+Status FailAlone(const MpiLibrary& mpi, const Status& own) {
+  const std::string why = "rank " + std::to_string(mpi.rank()) + " cannot start: " + own.message();
+  mpi.TellFailure(why);
+  return GiveUp(own.code(), why);
 }
 
 }  // namespace smddp

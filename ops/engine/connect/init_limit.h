@@ -1,4 +1,5 @@
-// The time that init() may take: for all ranks to come, and as much again to connect them.
+// What ends the waits of init(): the time that it may take, for all ranks to come and as much again
+// to connect them; and the failure of one rank alone.
 #pragma once
 
 #include "core/config.h"
@@ -8,8 +9,11 @@
 namespace smddp {
 
 // Returns once all ranks are here. From then on *problem becomes an error when the rest of init()
-// takes too long: a rank was stopped, or some pair of hosts cannot reach each other. Either error
-// is final for this process, since others may still be inside MPI.
+// takes too long (a rank was stopped, or some pair of hosts cannot reach each other) or a rank
+// fails alone. Such an error is final for this process, since others may still be inside MPI.
 Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* problem);
+// Tells the other ranks, which wait for this one, that it fails alone, and why. Returns the error
+// for this rank; theirs is the same, as their *problem. Both are final.
+Status FailAlone(const MpiLibrary& mpi, const Status& own);
 
 }  // namespace smddp

@@ -18,7 +18,6 @@ constexpr int kTickMs = 50;
 constexpr double kGrace = 0.15;
 // An operation that has waited so long is probably what SIGTERM will end.
 constexpr double kReadySeconds = 0.1;
-constexpr double kJoinSeconds = 60;
 // The monitor of a process that runs at all, on a busy machine too, has looked meanwhile.
 constexpr double kStillSeconds = 1;
 
@@ -61,13 +60,9 @@ Monitor::Monitor(Watched* watched, const Config& config, const Topology& topolog
       beats_(topo_.local_size),
       still_seconds_(topo_.local_size) {}
 
-Status Monitor::Start() {
+void Monitor::Start() {
   thread_ = std::thread([this] { Loop(); });
-  while (joined_ == 0) ::usleep(200);
-  if (joined_ > 0) return {};
-  thread_.join();
-  return {Code::kTimeout,
-          "the ranks of this node did not all start within " + FormatSeconds(kJoinSeconds)};
+  while (!alive_) ::usleep(200);
 }
 
 void Monitor::Stop() {
@@ -77,25 +72,12 @@ void Monitor::Stop() {
   UnwatchTermination();
 }
 
-// The robust mutex belongs to this thread, so MarkAlive is called here.
-bool Monitor::JoinNode() {
-  shm_->MarkAlive(topo_.rank);
-  Deadline deadline(kJoinSeconds);
-  for (int p = 0; p < shm_->size(); ++p) {
-    while (shm_->cell(p).state.load() == static_cast<int>(PeerState::kJoining)) {
-      if (deadline.Passed()) return false;
-      ::usleep(500);
-    }
-  }
-  return true;
-}
-
 void Monitor::Loop() {
-  bool joined = JoinNode();
-  if (joined && topo_.size > 1) WatchTermination();
-  joined_ = joined ? 1 : -1;
+  shm_->MarkAlive(topo_.rank);  // here, since the robust mutex belongs to this thread
+  if (topo_.size > 1) WatchTermination();
+  alive_ = true;
   double last = NowSeconds();
-  while (joined && !stopping_) {
+  while (!stopping_) {
     bool terminated = WaitForTermination(kTickMs);
     double now = NowSeconds();
     // A process that was suspended must not count that time as waiting for its peers.

@@ -25,8 +25,9 @@ class Monitor {
   Monitor(Watched* watched, const Config& config, const Topology& topology, ShmGroup* shm,
           Alarm* alarm);
 
-  // Returns once every rank of the node is alive and monitored.
-  Status Start();
+  // Returns once this rank counts as alive on its node. Throws std::system_error if there can be no
+  // more threads.
+  void Start();
   // Marks this rank as having left the node, and stops the thread.
   void Stop();
 
@@ -50,7 +51,6 @@ class Monitor {
   std::string MiddleOfCollective() const;
   std::string LastCollectives() const;
   std::string Elsewhere() const;
-  bool JoinNode();
 
   Watched* watched_;
   const Config& config_;
@@ -65,7 +65,7 @@ class Monitor {
   Status broken_by_;
   double unflushed_ = 0;  // seconds since the timeline was flushed
   std::atomic<bool> stopping_{false};
-  std::atomic<int> joined_{0};  // 1: yes, -1: no
+  std::atomic<bool> alive_{false};
   std::thread thread_;
 };
 

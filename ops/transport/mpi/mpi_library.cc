@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/deadline.h"
 #include "core/detached_thread.h"
 #include "core/log.h"
 #include "transport/mpi/idle_waits.h"
@@ -25,8 +26,13 @@ constexpr int kThreadMultiple = 3;
 constexpr int kMaxErrorString = 1024;
 // What a rank contributes to Meet(): it is in Finalize, or in an init that initialized MPI itself,
 // or in one that found MPI initialized.
-constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f';
+constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f', kStarted = 's';
 constexpr unsigned kLongestNap = 1000;  // microseconds
+
+// A rank that fails alone. The tag is one that a script which shares the communicator hardly uses.
+constexpr int kFailureTag = 32749, kOpenMpiAnySource = -1, kMpichAnySource = -2;
+constexpr size_t kFailureBytes = 2048;  // below every MPI's limit for eager messages
+constexpr double kTellSeconds = 2;
 
 const char* Env(const char* name) {
   const char* value = std::getenv(name);
@@ -338,6 +344,11 @@ Status MpiLibrary::MeetToBegin(const Problem& problem, bool* ending) {
   return {};
 }
 
+Status MpiLibrary::MeetStarted(const Problem& problem) const {
+  std::string purposes;
+  return Meet(kStarted, problem, &purposes);
+}
+
 Status MpiLibrary::Meet(char purpose, const Problem& problem, std::string* purposes) const {
   purposes->resize(static_cast<size_t>(size_));
   return Allgather(&purpose, 1, purposes->data(), problem);
@@ -378,6 +389,47 @@ Status MpiLibrary::SplitAside(int color, int key, const Problem& problem, MpiHan
   }
   *comm = call->comm;
   return CheckError(call->error, "MPI_Comm_split");
+}
+
+void MpiLibrary::TellFailure(const std::string& why) const {
+  struct Sends {
+    char text[kFailureBytes] = "";
+    std::vector<MpiHandle> requests;
+  };
+  auto* sends = new Sends;  // leaked, since MPI may read it later
+  std::strncpy(sends->text, why.c_str(), kFailureBytes - 1);
+  IdleWaits none(IdleWaits::kLookOnly);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (int r = 0; r < size_; ++r) {
+    MpiHandle request = 0;
+    if (r == rank_ ||
+        isend(sends->text, kFailureBytes, byte_, r, kFailureTag, world_, &request) != 0)
+      continue;
+    sends->requests.push_back(request);
+  }
+  // Until they are on their way: the process may end next.
+  Deadline deadline(kTellSeconds);
+  for (size_t next = 0; next < sends->requests.size() && !deadline.Passed();) {
+    alignas(8) char ignored[64];
+    int sent = 0;
+    if (test(&sends->requests[next], &sent, ignored) != 0 || sent)
+      ++next;
+    else
+      ::usleep(100);
+  }
+}
+
+std::string MpiLibrary::HeardFailure() const {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return "";
+  IdleWaits none(IdleWaits::kLookOnly);
+  const int any = open_mpi_ ? kOpenMpiAnySource : kMpichAnySource;
+  alignas(8) char status[64];
+  char text[kFailureBytes] = "";
+  int there = 0;
+  if (iprobe(any, kFailureTag, world_, &there, status) != 0 || !there) return "";
+  if (recv(text, kFailureBytes, byte_, any, kFailureTag, world_, status) != 0) return "";
+  return text;
 }
 
 void MpiLibrary::Free(MpiHandle comm) const {

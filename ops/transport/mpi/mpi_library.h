@@ -47,12 +47,19 @@ class MpiLibrary {
   // A barrier over all ranks; after an error it cannot be called again. *ending: a rank is in
   // Finalize instead.
   Status MeetToBegin(const Problem& problem, bool* ending);
+  // Another, of the ranks of the job, at the end of start-up.
+  Status MeetStarted(const Problem& problem) const;
   static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   // Collective over all ranks; a rank with kNoColor gets no communicator. MPI has no call for it
   // that does not block, so a thread makes the call, and is left behind if there is a problem. An
   // MPI that was initialized for one thread only is called by that one, and has no limit.
   Status Split(int color, int key, MpiHandle* comm, const Problem& problem) const;
   void Free(MpiHandle comm) const;
+  // During start-up: sends all ranks the reason why this one fails alone, while they wait for it. A
+  // rank that is told can no longer use the communicator.
+  void TellFailure(const std::string& why) const;
+  // What another rank has told; "" if none has.
+  std::string HeardFailure() const;
   // From now on the job is only the ranks with the same color, in the order of their keys.
   Status Restrict(int color, int key, const Problem& problem);
   Status CheckError(int error, const char* what) const;
