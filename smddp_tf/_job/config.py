@@ -92,6 +92,11 @@ def visible_gpus() -> str:
     return os.environ.get("CUDA_VISIBLE_DEVICES", "")
 
 
+def keras_backend() -> str:
+    """KERAS_BACKEND, with which Keras 3 computes; "tensorflow" if it is not set."""
+    return os.environ.get("KERAS_BACKEND", "tensorflow")
+
+
 def xla_call() -> str:
     """SMDDP_TEST_XLA_CALL, for tests: forces "typed" or "legacy" custom calls; "" by default.
 

@@ -3,6 +3,11 @@
 Works with Keras 3, tf_keras and Keras 2, whichever TensorFlow uses. See docs/keras.md.
 """
 
+# ruff: noqa: E402 - what follows derives from Keras's classes, so it is checked first
+from smddp_tf.keras._backend import require_tensorflow
+
+require_tensorflow()
+
 import smddp_tf
 from smddp_tf import *  # noqa: F403 - Horovod's Keras module has these names too
 from smddp_tf.keras import callbacks, elastic

@@ -2,6 +2,8 @@
 
 import os
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -90,6 +92,24 @@ def test_bad_option(monkeypatch, value):
     monkeypatch.setenv("SMDDP_BUCKET_BYTES", value)
     with pytest.raises(ValueError, match=f"SMDDP_BUCKET_BYTES='{value}'.*whole number"):
         config.load()
+
+
+@pytest.mark.parametrize(
+    "before", ["", "import keras; keras.src.backend.config._BACKEND = 'torch'"]
+)
+def test_another_backend_of_keras(before):
+    """It is refused at import, with the remedy, whether or not the backend is installed."""
+    backend = "tensorflow" if before else "jax"  # which Keras then cannot import here
+    done = subprocess.run(
+        [sys.executable, "-c", f"{before}\nimport smddp_tf.keras"],
+        env={**os.environ, "KERAS_BACKEND": backend},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    said = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and said.startswith("ImportError: smddp_tf.keras"), done.stderr
+    assert "set KERAS_BACKEND=tensorflow before Keras is imported" in said, said
 
 
 def test_jobs_leave_no_memory_behind():

@@ -1,0 +1,31 @@
+"""Refuses a Keras that does not compute with TensorFlow, before anything is built with it."""
+
+from smddp_tf._graph.framework import tensorflow
+from smddp_tf._job import config
+
+tf = tensorflow()
+
+
+def require_tensorflow() -> None:
+    """Raises an ImportError if TensorFlow's Keras has another backend.
+
+    Raises:
+      ImportError: Keras 3's backend is jax, torch, numpy or another one.
+    """
+    wanted = config.keras_backend()
+    try:
+        found = tf.keras.backend.backend()
+    except ImportError as error:
+        if wanted == "tensorflow":
+            raise
+        found, cause = wanted, error  # a backend that is not installed either
+    else:
+        cause = None
+    if found == "tensorflow":
+        return
+    where = "KERAS_BACKEND" if wanted == found else '"backend" in ~/.keras/keras.json'
+    raise ImportError(
+        f"smddp_tf.keras reduces gradients in TensorFlow, but Keras computes with {found!r} "
+        f"({where}); set KERAS_BACKEND=tensorflow before Keras is imported, also in the "
+        "environment of the ranks"
+    ) from cause
