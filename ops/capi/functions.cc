@@ -86,7 +86,7 @@ int ReturnOfAll(const char* what, Fn&& fn) {
 // Wraps a C callback for the engine.
 std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
   return [done, argument](const Status& result) {
-    done(argument, static_cast<int>(result.code()), result.message().c_str());
+    done(argument, static_cast<int>(result.code()), Explained(result).c_str());
   };
 }
 

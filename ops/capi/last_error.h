@@ -8,6 +8,9 @@
 
 namespace smddp {
 
+// The status's message, with what smddp_suspect() said if the failure may come from that.
+std::string Explained(const Status& status);
+
 // Keeps the message of a failure for smddp_last_error(). Returns the code, of smddp_code.
 int Return(const Status& status);
 

@@ -64,6 +64,9 @@ SMDDP_EXPORT void smddp_warn(const char* text);  // writes one line to the log
 SMDDP_EXPORT void smddp_info(const char* text);  // the same, with SMDDP_LOG_LEVEL=info
 // The message of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);
+// What may be the cause, if ranks wait for each other or disagree later: such a failure's message
+// ends with it. "" for nothing.
+SMDDP_EXPORT void smddp_suspect(const char* text);
 // Writes counters as JSON, truncated to n bytes including the terminating zero. Returns the full
 // length.
 SMDDP_EXPORT int smddp_stats_json(char* buffer, size_t n);

@@ -86,9 +86,7 @@ Status GoneElsewhere(int job_rank, const std::string& title) {
       "rank " + std::to_string(job_rank) +
           ", on another node, no longer takes part: it has ended, called shutdown() or failed, and "
           "its own output says why. " +
-          title +
-          " waited for it. If it had fewer batches than the others, give all ranks the same "
-          "number (smddp_tf.keras.shard does), or let it call join()"};
+          title + " waited for it. " + kEndedEarly};
 }
 
 }  // namespace smddp

@@ -72,6 +72,12 @@ class HeaderExchange {
   std::vector<char> payloads_;
 };
 
+// What to do about a rank that has left, in good order but while others wait for it.
+constexpr char kEndedEarly[] =
+    "If it had fewer batches than the others, give all ranks the same number (smddp_tf.keras.shard "
+    "does), or let it call join(). If it stopped training alone (Keras's own EarlyStopping or "
+    "TerminateOnNaN, model.stop_training), use those of smddp_tf.keras.callbacks, or AgreeOnStop";
+
 // The error of a rank that waited for `job_rank`, which has left, on another node.
 Status GoneElsewhere(int job_rank, const std::string& title);
 

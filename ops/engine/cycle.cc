@@ -99,7 +99,8 @@ Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
               ", while rank " + names[1] + " waits for rank " + names[0] + " in " + titles[1] +
               ": neither will come, for they took different paths through the program. Perhaps one "
               "had fewer batches than the other (smddp_tf.keras.shard gives all ranks as many, "
-              "join() lets one end early), caught an exception, or stopped training alone"};
+              "join() lets one end early), caught an exception, or stopped training alone, as "
+              "Keras's own EarlyStopping and TerminateOnNaN do"};
 }
 
 }  // namespace smddp

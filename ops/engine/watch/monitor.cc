@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "collective/header_exchange.h"
 #include "core/c_numbers.h"
 #include "core/deadline.h"
 #include "core/log.h"
@@ -188,11 +189,7 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
       "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";
   std::string how = dead ? " died" : " has ended or called shutdown()";
   std::string remedy = "; this job cannot go on: restart it from its last checkpoint";
-  if (!dead) {
-    remedy =
-        "; if it had fewer batches than the others, give all ranks the same number "
-        "(smddp_tf.keras.shard does), or let it call join()";
-  }
+  if (!dead) remedy = std::string(". ") + kEndedEarly;
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + DescribeOperation(operation) + ", for " +
                              FormatSeconds(operation.waited) + remedy};

@@ -13,6 +13,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm, _order
+from smddp_tf.keras.callbacks import _fit
 from smddp_tf.keras.callbacks._base import (
     Callback,
     fix_steps_per_execution,
@@ -152,6 +153,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self.process_set.size() == 1:
             return
         fix_steps_per_execution(self.model)
+        _fit.look(self)
         if self.model in self._models:
             # Layers that were added, or an optimizer made, since the last fit().
             self._broadcast(self._variables(self.model))
@@ -215,6 +217,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         _order.Orders.check(self.process_set)
         self._average()
         self._in_epoch = False
+
+    def on_train_end(self, logs: dict | None = None):
+        """Ends what fit()'s errors would name as their cause."""
+        del logs
+        _fit.forget()
 
     def _average(self) -> None:
         if self.average_batch_normalization and not self._averaged:

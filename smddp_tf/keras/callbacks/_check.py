@@ -147,6 +147,8 @@ class FirstUpdate:
         return max([*passes, getattr(inner, "gradient_accumulation_steps", None) or 1])
 
     def _look_at_counters(self) -> None:
+        if not self._model.trainable_variables:  # nothing to reduce
+            return
         waits = self._batches_of_an_update() > 1
         if _reductions() > self._counted or (waits and self._distributions()):
             return
