@@ -32,6 +32,7 @@ SHUFFLED = (
     "before shuffle(), or shard(shuffle=True)"
 )
 SEEDS, LAST_SEEDS = "seeds of shuffles", "seeds of the last shuffle"  # labels of entries
+_SEED_NAMES = "_seed", "_seed2"  # of TensorFlow's datasets
 _KEPT_EPOCHS = 4  # of the orders that a sequence had
 
 
@@ -40,6 +41,7 @@ def _walk(dataset) -> list:
     found: dict = {}
 
     def visit(one):
+        one = getattr(one, "_dataset", one)  # of a tf.compat.v1 dataset, which is around it
         if id(one) not in found:
             for source in one._inputs():
                 visit(source)
@@ -52,9 +54,13 @@ def _walk(dataset) -> list:
 def seeds_of(dataset) -> list:
     """The seeds by which a dataset orders its elements; None for one that is random each time."""
     seeds = []
-    for one in _walk(dataset):
-        if hasattr(one, "_seed") and hasattr(one, "_seed2"):
-            own = [tf.get_static_value(one._seed), tf.get_static_value(one._seed2)]
+    sources = _walk(dataset)
+    # Random numbers order elements where they choose among datasets; else they are elements.
+    chooses = any("DirectedInterleave" in type(one).__name__ for one in sources)
+    for one in sources:
+        kind = type(one).__name__
+        if "Shuffle" in kind or (chooses and "RandomDataset" in kind):
+            own = [tf.get_static_value(getattr(one, name, None)) for name in _SEED_NAMES]
             known = None not in own and any(own)
             seeds.append(tuple(int(seed) for seed in own) if known else None)
     return seeds
@@ -89,9 +95,7 @@ def _columns_of(batches) -> dict:
     """The attributes of a PyDataset or Sequence that may be its data, or their order."""
     found = {}
     for name, value in vars(batches).items():
-        for path, column in _samples.columns(value, name).items():
-            if len(column) >= len(batches):
-                found[path] = column
+        found |= _samples.columns(value, name, len(batches))
     return found
 
 

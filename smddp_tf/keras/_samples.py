@@ -18,7 +18,7 @@ _ENTRIES = 64  # of a dict or list of arrays
 _ROUNDING = 1e-3  # relative to the largest value: hosts may compute the same data a bit differently
 
 
-def _texts(values: np.ndarray) -> np.ndarray:
+def _texts(values) -> list:
     """Strings, without the folders of paths, in which hosts may differ; else kinds of values."""
 
     def text(value) -> str:
@@ -27,7 +27,7 @@ def _texts(values: np.ndarray) -> np.ndarray:
             return repr(value)
         return value.rsplit("/", 1)[-1] if isinstance(value, str) else type(value).__name__
 
-    return np.array([text(value) for value in values.reshape(-1).tolist()], np.str_)
+    return [text(value) for value in np.asarray(values).reshape(-1).tolist()]
 
 
 def _row(row) -> np.ndarray:
@@ -39,8 +39,8 @@ def sample(leaf) -> tuple | None:
     """What is compared of an array, a tensor, or a list of numbers or strings.
 
     Returns:
-      (description of dtype and shape, sampled values); None if it has no values that can be read,
-      such as a tensor of a graph.
+      (description of dtype and shape, sampled values, or a text of strings); None if its values
+      cannot be read, as those of a tensor of a graph.
     """
     if isinstance(leaf, tf.RaggedTensor):
         leaf = leaf.flat_values
@@ -60,7 +60,7 @@ def sample(leaf) -> tuple | None:
         values = np.stack([_row(leaf[int(row)]) for row in rows])
     values = np.asarray(values)
     if values.dtype.kind in "OSU":
-        values = _texts(values)
+        values = "\n".join(_texts(values))
     elif values.dtype.name.startswith(("float", "bfloat")):
         values = values.astype(np.float64)
     return f"{kind} {list(shape)}", values
@@ -102,25 +102,25 @@ def _is_column(value) -> bool:
     return (isinstance(value, np.ndarray) or tf.is_tensor(value)) and len(value.shape) > 0
 
 
-def columns(value, path: str) -> dict:
-    """The arrays and lists of simple values in an attribute's value, by their paths."""
+def columns(value, path: str, shortest: int) -> dict:
+    """The arrays and lists of simple values in an attribute's value, by their paths.
+
+    Args:
+      value: the value.
+      path: the attribute's name.
+      shortest: the least number of elements, or rows.
+    """
     if _is_column(value):
-        return {path: value}
-    if hasattr(value, "iloc") and hasattr(value, "index"):  # pandas
-        rows = np.linspace(0, max(len(value) - 1, 0), min(len(value), _ROWS)).astype(np.int64)
-        head = value.iloc[rows].to_numpy()
-        return {f"{path}.index": np.asarray(value.index), path: head}
+        return {path: value} if len(value) >= shortest else {}
     if isinstance(value, dict):
         entries = [(f"{path}[{key!r}]", one) for key, one in value.items()]
     elif isinstance(value, (list, tuple)):
         entries = [(f"{path}[{i}]", one) for i, one in enumerate(value)]
     else:
         return {}
-    found: dict = {}
-    for name, one in entries[:_ENTRIES]:
-        if _is_column(one):
-            found[name] = one
-    return found
+    return {
+        name: one for name, one in entries[:_ENTRIES] if _is_column(one) and len(one) >= shortest
+    }
 
 
 def order_of(column) -> tuple | None:
@@ -134,8 +134,10 @@ def order_of(column) -> tuple | None:
     values = np.asarray(column)
     if values.ndim != 1 or values.dtype.kind not in "iuOSU":
         return None
-    values = values if values.dtype.kind in "iu" else _texts(values)
-    ascending = np.unique(values)
-    if ascending.size != values.size:
+    if values.dtype.kind in "iu":
+        ascending = np.unique(values)
+        return (digest(values), digest(ascending)) if ascending.size == values.size else None
+    texts = _texts(values)
+    if len(set(texts)) != len(texts):
         return None
-    return digest(values), digest(ascending)
+    return digest("\n".join(texts)), digest("\n".join(sorted(texts)))

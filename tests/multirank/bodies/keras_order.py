@@ -52,6 +52,7 @@ def _refused_datasets():
         (("hvd.set_random_seed(seed)",), whole.shuffle(N).map(lambda e: e)),
         (("hvd.set_random_seed(seed)",), Dataset.sample_from_datasets(two)),
         (("hvd.set_random_seed(seed)",), whole.shuffle(9).shuffle(9, seed=2)),
+        (("hvd.set_random_seed(seed)",), tf.compat.v1.data.Dataset.range(N).shuffle(9)),
         (("tensor 0", "hvd.set_random_seed(seed)"), Dataset.from_tensor_slices(own)),
         (("tensor 0",), Dataset.from_tensor_slices(own).batch(2).unbatch().shuffle(N)),
         (("number of elements: 5 on rank 0, 6 on rank 1",), Dataset.range(5 + rank)),
@@ -71,6 +72,7 @@ def _quietly_accepted():
         hvd.shard(np.arange(N) * (1 + 1e-7 * rank))
         hvd.shard((np.array([1.0, np.nan, np.inf]), None, np.arange(3).astype("datetime64[D]")))
         hvd.shard(tf.ragged.constant([[1] * i for i in range(4)]))
+        hvd.shard(Dataset.zip((Dataset.range(9), Dataset.random())))
         if rank == 0:
             alone = hvd.shard(Dataset.range(4).shuffle(4), process_set=FIRST)
             assert len(list(alone)) == 4
@@ -170,6 +172,8 @@ def sequences():
         "random": _fit(Batches(random.shuffle, anew=True)),
         "own generator, one seed": _fit(Batches(np.random.default_rng(5).shuffle)),
     }
+    if hasattr(keras.utils, "PyDataset"):
+        found["threads"] = _fit(Batches(_not_at_first(np.random.shuffle), workers=2))
     report(found=found)
     assert not any(sum(found.values(), [])), found
     before = np.random.get_state()[1].tolist(), random.getstate()
