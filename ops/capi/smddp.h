@@ -154,7 +154,9 @@ typedef struct {
   int32_t matching;  // smddp_matching
   double prescale, postscale;
   const char* name;
-  const char* description;  // one line per tensor, for error messages; null: the shapes
+  // What must be equal on all ranks besides the shapes, as error messages are to show it: words on
+  // one line, or lines. Null: nothing else.
+  const char* description;
   int32_t num_tensors;
   const smddp_tensor* tensors;
   // Allgather: bytes of each rank's part, one entry per rank of the process set; the one tensor's

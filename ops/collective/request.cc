@@ -5,6 +5,8 @@
 #include <numeric>  // for accumulate
 #include <sstream>
 
+#include "core/c_numbers.h"
+
 namespace smddp {
 namespace {
 
@@ -131,16 +133,17 @@ std::string Request::Describe() const {
   if (has_joined()) return out.str() + "\n";
   if (reduces()) {
     out << " op=" << ReduceOpName(op);
-    if (prescale != 1.0) out << " prescale=" << prescale;
-    if (postscale != 1.0) out << " postscale=" << postscale;
+    if (prescale != 1.0) out << " prescale=" << ExactNumber(prescale);
+    if (postscale != 1.0) out << " postscale=" << ExactNumber(postscale);
   }
   if (kind == Kind::kBroadcast) out << " root_rank=" << root;
   if (memory != "host") out << " in " << memory << " memory";
+  bool words = plan_text != nullptr && plan_text->find('\n') == std::string::npos;
+  if (words) out << " " << *plan_text;
   out << "\n";
-  if (plan_text != nullptr) {
-    out << *plan_text;
-    return out.str();
-  }
+  if (plan_text != nullptr && !words) out << *plan_text;
+  // The text of a plan has all shapes; the sizes of parts have none of their own.
+  if (plan != 0 || kind == Kind::kPartSizes) return out.str();
   for (const TensorArg& tensor : tensors) {
     out << Info(dtype).name << " [";
     for (size_t i = 0; i < tensor.dims.size(); ++i) out << (i ? ", " : "") << tensor.dims[i];

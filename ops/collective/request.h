@@ -67,7 +67,8 @@ struct Request {
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
   std::vector<size_t> part_bytes;
   // Gradient buckets: the plan's fingerprint, the number of the run, and the bucket; `plan_text`
-  // has one line per gradient.
+  // has one line per gradient. Of other requests it is what else must be equal on all ranks: words
+  // on one line, or lines.
   uint64_t plan = 0;
   uint64_t run = 0;
   int bucket = -1;

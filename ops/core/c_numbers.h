@@ -5,6 +5,7 @@
 #include <locale.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 
 namespace smddp {
@@ -30,6 +31,17 @@ inline std::string FormatNumber(double value) {
   CNumbers numbers;
   char text[32];
   std::snprintf(text, sizeof text, "%.9g", value);
+  return text;
+}
+
+// As many digits as tell the value from every other.
+inline std::string ExactNumber(double value) {
+  CNumbers numbers;
+  char text[32];
+  for (int digits = 9; digits <= 17; ++digits) {
+    std::snprintf(text, sizeof text, "%.*g", digits, value);
+    if (std::strtod(text, nullptr) == value) break;
+  }
   return text;
 }
 

@@ -14,12 +14,19 @@ from smddp_tf._collectives.checks import (
     resolve_op,
     tensor_of,
 )
-from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine, reduce_dense
-from smddp_tf._collectives.scaling import factor, scaled
+from smddp_tf._collectives.reduction import (
+    bypasses_plan,
+    compressor_text,
+    gather_and_combine,
+    places_text,
+    reduce_dense,
+    words,
+)
+from smddp_tf._collectives.scaling import factor, factors_text, scaled
 from smddp_tf._collectives.slices import allreduce_slices
 from smddp_tf._compression import Compression
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import ReduceOp
 from smddp_tf._types import Compressor, TensorLike
 
@@ -51,9 +58,10 @@ def allreduce(
       device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
       op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
-        float32; averages of integers are truncated towards zero, of slices after rows of
-        one index are summed. A NaN on any rank is the Min and the Max.
-      prescale_factor: multiplies the input. Integers are multiplied as float64 and truncated.
+        float32; averages of integers are truncated towards zero, but those of tf.IndexedSlices
+        are floats, as in Horovod. A NaN on any rank is the Min and the Max.
+      prescale_factor: multiplies the input, as float64 with float64 tensors. Integers are
+        multiplied as float64 and truncated.
       postscale_factor: multiplies the result, in the same way. Averages of integers are summed in
         wider integers (but for int64), scaled, and only then truncated.
       name: identifies the operation in messages; must be the same on all ranks.
@@ -64,8 +72,8 @@ def allreduce(
       A tensor of the input's shape and dtype, bitwise the same on every rank.
 
     Raises:
-      ValueError: init() was not called, arguments contradict each other, or this rank is not in
-        the set.
+      ValueError: init() was not called, arguments contradict each other, a factor of integers is
+        infinite, or this rank is not in the set.
       TypeError: the dtype cannot be reduced.
       tf.errors.FailedPreconditionError: the ranks' operations do not match.
       tf.errors.UnknownError: a rank died.
@@ -83,22 +91,34 @@ def allreduce(
     op = resolve_op(average, op)
     given_name, name = name, name_or_site(name, "allreduce", group)
 
+    scales = factor(prescale_factor), factor(postscale_factor)
+    return _allreduce(tensor, op, compression, scales, name, given_name, group)
+
+
+def _allreduce(tensor, op, compression, scales, name, given_name, group: Group, rest: str = ""):
+    """allreduce() of one tensor, with arguments that are checked.
+
+    scales are the factors, given_name is what compressors know the tensor by, and rest is what
+    ranks compare besides.
+    """
     if isinstance(tensor, tf.IndexedSlices):
-        if prescale_factor != 1.0 or postscale_factor != 1.0:
+        if scales != (1.0, 1.0):
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        return allreduce_slices(tensor, op, name, group)
+        return allreduce_slices(tensor, op, name, group, rest)
 
     tensor = tensor_of(tensor, "allreduce")
     check_dtype(tensor, REDUCIBLE, "allreduce")
     if bypasses_plan(op, compression):
-        result = scaled(tensor, factor(prescale_factor))
+        prescale, postscale = scales
+        apart = words(factors_text(*scales), rest)
+        result = scaled(tensor, prescale)
         if group.size > 1:
-            result = gather_and_combine(result, op, compression, name, given_name, group)
-        return scaled(result, factor(postscale_factor))
+            result = gather_and_combine(result, op, compression, name, given_name, group, apart)
+        return scaled(result, postscale)
 
     packed, context = compression.compress(tensor)
-    scales = factor(prescale_factor), factor(postscale_factor)
-    result = reduce_dense([packed], op, *scales, name, group)[0]
+    how = words(compressor_text(compression), rest)
+    result = reduce_dense([packed], op, *scales, name, group, how)[0]
     return compression.decompress(result, context)
 
 
@@ -135,26 +155,22 @@ def grouped_allreduce(
     given_name, name = name, name_or_site(name, "grouped_allreduce", group)
 
     tensors = list_of(tensors, "grouped_allreduce", "tensors")
+    scales = factor(prescale_factor), factor(postscale_factor)
+
+    def alone(i, named, given):
+        rest = f"place {i} of a list of {len(tensors)}"
+        return _allreduce(tensors[i], op, compression, scales, named, given, group, rest)
+
     if bypasses_plan(op, compression):
         return [
-            allreduce(
-                tensor,
-                op=op,
-                compression=compression,
-                prescale_factor=prescale_factor,
-                postscale_factor=postscale_factor,
-                name=f"{given_name}.{i}" if given_name else None,
-                process_set=process_set,
-            )
-            for i, tensor in enumerate(tensors)
+            alone(i, f"{name}.{i}", f"{given_name}.{i}" if given_name else None)
+            for i in range(len(tensors))
         ]
 
     results: list = [None] * len(tensors)
     dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
     for i in sorted(set(range(len(tensors))) - set(dense)):
-        if prescale_factor != 1.0 or postscale_factor != 1.0:
-            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        results[i] = allreduce_slices(tensors[i], op, f"{name}.{i}", group)
+        results[i] = alone(i, f"{name}.{i}", None)
 
     packed = []
     for i in dense:
@@ -162,14 +178,9 @@ def grouped_allreduce(
         check_dtype(tensor, REDUCIBLE, "allreduce")
         packed.append(compression.compress(tensor))
 
-    reduced = reduce_dense(
-        [tensor for tensor, _ in packed],
-        op,
-        factor(prescale_factor),
-        factor(postscale_factor),
-        name,
-        group,
-    )
+    # The ranks compare the list too: an op has a part of it only.
+    rest = words(places_text(dense, len(tensors)), compressor_text(compression))
+    reduced = reduce_dense([tensor for tensor, _ in packed], op, *scales, name, group, rest)
     for i, result, (_, context) in zip(dense, reduced, packed, strict=True):
         results[i] = compression.decompress(result, context)
     return results

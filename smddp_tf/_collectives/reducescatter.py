@@ -14,7 +14,7 @@ from smddp_tf._collectives.checks import (
     resolve_op,
     tensor_of,
 )
-from smddp_tf._collectives.reduction import bypasses_plan
+from smddp_tf._collectives.reduction import bypasses_plan, compressor_text, places_text, words
 from smddp_tf._collectives.scaling import factor, scale_apart
 from smddp_tf._compression import Compression
 from smddp_tf._graph import ops
@@ -69,10 +69,13 @@ def grouped_reducescatter(
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
     results: list = [None] * len(tensors)
 
-    def reduce(tensors, op, prescale, postscale):
-        return ops.reducescatter(tensors, op, prescale, postscale, name, group)
-
     for indices in by_dtype.values():
+        rest = words(places_text(indices, len(tensors)), compressor_text(compression))
+
+        def reduce(tensors, op, prescale, postscale, apart, rest=rest):
+            compared = words(rest, apart)
+            return ops.reducescatter(tensors, op, prescale, postscale, name, group, compared)
+
         outputs = scale_apart(
             reduce,
             [packed[i][0] for i in indices],

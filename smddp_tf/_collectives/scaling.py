@@ -2,8 +2,6 @@
 
 import math
 
-import numpy as np
-
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.reduce_op import Average, Sum
 
@@ -11,7 +9,7 @@ tf = tensorflow()
 
 
 def factor(value) -> float:
-    """A scale factor, rounded to float32: the precision of the op's attribute, as in Horovod.
+    """A scale factor as a Python number.
 
     Raises:
       TypeError: it is not a number that is known now.
@@ -19,7 +17,7 @@ def factor(value) -> float:
     if type(value) is float and value == 1.0:  # nearly always
         return value
     try:
-        number = float(np.float32(value))
+        number = float(value)
     except (TypeError, ValueError, NotImplementedError):
         number = math.nan
     if isinstance(value, str) or math.isnan(number):  # numpy makes None a NaN
@@ -33,7 +31,14 @@ def scaled(tensor, factor: float):
         return tensor
     if tensor.dtype.is_integer:
         return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
-    return tensor * tf.cast(factor, tensor.dtype)
+    return tensor * tf.constant(factor, tensor.dtype)  # a cast would round it to float32 first
+
+
+def factors_text(prescale: float, postscale: float) -> str:
+    """Factors that a rank multiplies by itself, for the ranks to compare; "" if they are 1."""
+    if (prescale, postscale) == (1.0, 1.0):
+        return ""
+    return f"prescale_factor={prescale} postscale_factor={postscale}"
 
 
 def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float):
@@ -44,17 +49,35 @@ def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: floa
     maximum or product is scaled before the reduction.
 
     Args:
-      reduce: reduce(tensors, op, prescale, postscale) returns the reduced tensors.
+      reduce: reduce(tensors, op, prescale, postscale, description) returns the reduced tensors;
+        description is what the ranks compare.
       tensors: the inputs, all of one dtype.
       op: the reduce operation.
       prescale: multiplies the inputs.
       postscale: multiplies the results.
     """
-    if tensors[0].dtype.is_integer and (prescale, postscale) != (1.0, 1.0):
+    apart = factors_text(prescale, postscale)
+    if tensors[0].dtype.is_integer and apart:
+        _check_finite(prescale, postscale, tensors[0].dtype)
         tensors = [scaled(tensor, prescale) for tensor in tensors]
         if op == Average:
-            return reduce(tensors, op, 1.0, postscale)
-        return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0)]
-    if op not in (Average, Sum):
-        tensors, prescale = [scaled(tensor, prescale) for tensor in tensors], 1.0
-    return reduce(tensors, op, prescale, postscale)
+            return reduce(tensors, op, 1.0, postscale, apart)
+        return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0, apart)]
+    if op not in (Average, Sum) and prescale != 1.0:
+        tensors = [scaled(tensor, prescale) for tensor in tensors]
+        return reduce(tensors, op, 1.0, postscale, apart)
+    return reduce(tensors, op, prescale, postscale, "")
+
+
+def _check_finite(prescale: float, postscale: float, dtype) -> None:
+    """Rejects factors by which integers cannot be multiplied.
+
+    Raises:
+      ValueError: a factor is infinite.
+    """
+    if math.isinf(prescale) or math.isinf(postscale):
+        raise ValueError(
+            f"prescale_factor={prescale}, postscale_factor={postscale} of {dtype.base_dtype.name}: "
+            "integers cannot be infinite; give finite factors, or cast the tensor to a floating "
+            "type"
+        )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
-from smddp_tf._collectives.reduction import reduce_dense
+from smddp_tf._collectives.reduction import reduce_dense, words
 from smddp_tf._graph import ops, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import Group
-from smddp_tf._job.reduce_op import Average, Sum
+from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 tf = tensorflow()
 
@@ -34,12 +34,22 @@ def _allreduce_table(slices, op: int, name: str, group: Group):
     if slices.dense_shape is None:
         xla.refuse(
             "allreduce of tf.IndexedSlices without dense_shape, where their number of rows is not "
-            "known or they are integers to be averaged,"
+            "known,"
         )
     table = tf.convert_to_tensor(slices)
-    reduced = reduce_dense([table], op, 1.0, 1.0, name, group)[0]
+    divides = op == Average and slices.dtype.is_integer
+    # Sums of integers of the rows' type could wrap.
+    table = tf.cast(table, _averaged(slices, 1).dtype) if divides else table
+    reduced = reduce_dense([table], Sum if divides else op, 1.0, 1.0, name, group)[0]
     indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
-    return tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+    result = tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
+    return _averaged(result, group.size) if divides else result
+
+
+def _averaged(slices, ranks: int):
+    """The slices divided by the number of ranks; integers become floats."""
+    values = slices.values / tf.cast(ranks, slices.dtype)
+    return tf.IndexedSlices(values, slices.indices, dense_shape=slices.dense_shape)
 
 
 def _for_reduction(values, ranks: int):
@@ -56,19 +66,24 @@ def _for_reduction(values, ranks: int):
     return identity(values)
 
 
-def _truncated_averages(values, indices, ranks: int):
-    """Averages rows of integers as dense ones are: those of an index are summed, then divided.
-
-    Returns (rows, indices), with each index once.
-    """
-    unique, at = tf.unique(tf.cast(indices, tf.int64))
-    sums = tf.math.unsorted_segment_sum(tf.cast(values, tf.int64), at, tf.size(unique))
-    averages = tf.truncatediv(sums, tf.constant(ranks, tf.int64))
-    return tf.cast(averages, values.dtype), tf.cast(unique, indices.dtype)
+def _text(slices, op: int) -> str:
+    """What ranks compare besides the rows: each makes the result by itself."""
+    table = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
+    shape = "unknown" if table is None else [int(dim) for dim in table]
+    return f"rows of tf.IndexedSlices op={ReduceOp(op)} dense_shape={shape}"
 
 
-def allreduce_slices(slices, op: int, name: str, group: Group):
+def allreduce_slices(slices, op: int, name: str, group: Group, description: str = ""):
     """Reduces tf.IndexedSlices by gathering the rows and indices of all ranks.
+
+    Averages of integers are floats, as in Horovod: those of 8 bits float32, others float64.
+
+    Args:
+      slices: tf.IndexedSlices.
+      op: Sum or Average.
+      name: identifies the operation.
+      group: the ranks that take part.
+      description: what else must be equal on all ranks.
 
     Raises:
       NotImplementedError: op is neither Sum nor Average.
@@ -79,20 +94,17 @@ def allreduce_slices(slices, op: int, name: str, group: Group):
             "or densify with tf.convert_to_tensor"
         )
     if group.size == 1:
-        return slices
+        return _averaged(slices, 1) if op == Average and slices.dtype.is_integer else slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
 
-    in_jit, truncates = xla.inside_jit(), op == Average and slices.dtype.is_integer
-    if in_jit and (truncates or not gathers_in_jit(slices, group.size)):
+    in_jit = xla.inside_jit()
+    if in_jit and not gathers_in_jit(slices, group.size):
         return _allreduce_table(slices, op, name, group)
     # A mismatch error shows the name, so it carries the hint.
     name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
 
     own = _for_reduction(slices.values, group.size) if slices.dtype.is_floating else slices.values
-    values = ops.allgather(own, name + ".values", group)
+    values = ops.allgather(own, name + ".values", group, words(description, _text(slices, op)))
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", group)
-    if truncates:
-        values, indices = _truncated_averages(values, indices, group.size)
-    elif op == Average:
-        values = values / tf.cast(group.size, values.dtype)
-    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+    gathered = tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+    return _averaged(gathered, group.size) if op == Average else gathered

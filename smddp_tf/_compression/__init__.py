@@ -28,6 +28,13 @@ class NoneCompressor:
         return tensor
 
 
+def describe(compression) -> str:
+    """A compressor as ranks compare it: the name of its class, and its ratio if it has one."""
+    kind = compression if isinstance(compression, type) else type(compression)
+    ratio = getattr(compression, "ratio", None)
+    return kind.__name__ + ("" if ratio is None else f"({ratio})")
+
+
 def check_compressor(compression) -> None:
     """Raises ValueError unless the argument has the interface of a compressor."""
     if compression is TopKCompressor:

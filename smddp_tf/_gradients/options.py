@@ -6,9 +6,9 @@ import numbers
 from collections.abc import Sequence
 
 from smddp_tf._collectives.checks import integer, resolve_op
-from smddp_tf._compression import Compression, check_compressor
+from smddp_tf._compression import Compression, check_compressor, describe
 from smddp_tf._job.process_sets import ProcessSet, global_process_set
-from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._job.reduce_op import Average, Product, ReduceOp, Sum
 
 
 def whole_number(name: str, value, least: int) -> int:
@@ -62,6 +62,7 @@ class ReduceOptions:
     name: str = "gradients"
     process_set: ProcessSet = global_process_set
     bucket_bytes: int = 0  # 0: SMDDP_BUCKET_BYTES
+    accumulation: str = ""  # how an optimizer adds up passes before it has them reduced, as text
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "op", resolve_op(None, self.op))
@@ -106,14 +107,23 @@ class ReduceOptions:
             return self.op, 1.0, 1.0
         return Sum, 1.0 / factor, factor / self.process_set.size()
 
+    def is_idempotent(self) -> bool:
+        """Whether reducing what was reduced already does not change it (but for rounding)."""
+        return self.op not in (Sum, Product) and not hasattr(self.compression, "reduce")
+
+    def in_plan(self) -> str:
+        """The options that the fingerprint of a plan has besides its buckets, as text."""
+        op, prescale, postscale = self.scales()
+        scales = f"op={op} prescale={prescale} postscale={postscale}"
+        return " ".join(
+            [scales, f"compression={describe(self.compression)}", self.accumulation]
+        ).rstrip()
+
     def description(self) -> dict:
         """The options that must be equal on all ranks, as text: argument -> value."""
-        kind = self.compression
-        compression = kind if isinstance(kind, type) else type(kind)
-        ratio = getattr(kind, "ratio", None)
         return {
             "op": str(self.op),
-            "compression": compression.__name__ + ("" if ratio is None else f"({ratio})"),
+            "compression": describe(self.compression),
             "sparse_as_dense": str(bool(self.sparse_as_dense)),
             "gradient_predivide_factor": repr(float(self.gradient_predivide_factor)),
             "num_groups": str(self.num_groups),

@@ -49,22 +49,25 @@ def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
     ]
 
 
+def _plan(specs: list, options: ReduceOptions, groups):
+    settings = config.load()
+    return make_plan(
+        specs,
+        bucket_bytes=options.bucket_bytes or settings.bucket_bytes,
+        first_bucket_bytes=settings.first_bucket_bytes,
+        num_groups=options.num_groups,
+        groups=groups,
+        options=options.in_plan(),
+    )
+
+
 def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups, group: Group) -> list:
     """Reduces the dense gradients of grads and returns the others unchanged.
 
     `groups` are the gradients that the script wants to be reduced together, `group` the ranks.
     """
     op, prescale, postscale = options.scales()
-    settings = config.load()
-    plan = make_plan(
-        specs,
-        bucket_bytes=options.bucket_bytes or settings.bucket_bytes,
-        first_bucket_bytes=settings.first_bucket_bytes,
-        num_groups=options.num_groups,
-        groups=groups,
-        options=f"op={op} prescale={prescale} postscale={postscale}",
-    )
-
+    plan = _plan(specs, options, groups)
     results = list(grads)
     if xla.inside_jit():
         return _reduce_in_jit(results, specs, plan, options, group)
@@ -101,19 +104,17 @@ def _reduce_by_name(grads, specs, plan, options: ReduceOptions, group: Group) ->
 
 
 def _reduce_in_jit(grads, specs, plan, options: ReduceOptions, group: Group) -> list:
-    """One allreduce per dtype: inside XLA, buckets would not overlap with anything.
-
-    Ranks compare names, so that of the plan is in them: shapes do not tell sources apart.
-    """
-    plan_name = f"plan {plan.fingerprint & 0xFFFFFFFF:08x}"
+    """One allreduce per dtype: inside XLA, buckets would not overlap with anything."""
     by_dtype: dict = {}
     for i, spec in enumerate(specs):
         if spec.kind == "dense":
             by_dtype.setdefault(spec.dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         tensors = [grads[i] for i in indices]
-        name = f"{options.name}.{dtype} ({plan_name})"
-        outputs = ops.allreduce(tensors, *options.scales(), name, group)
+        name = f"{options.name}.{dtype}"
+        outputs = ops.allreduce(
+            tensors, *options.scales(), name, group, description=plan.description
+        )
         for i, output in zip(indices, outputs, strict=True):
             grads[i] = output
     return grads
@@ -169,10 +170,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
 
     names = [source_name(source, i) for i, source in enumerate(sources)]
     if bypasses_plan(options.op, options.compression):
-        return [
-            _reduce_alone(grad, f"{options.name} {name}", _reference(source), options, group)
-            for grad, source, name in zip(grads, sources, normal_names(names), strict=True)
-        ]
+        return _reduce_each_alone(grads, sources, names, options, group)
 
     packed, contexts = [], []
     for grad in grads:
@@ -194,17 +192,24 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     return reduced
 
 
-def _reduce_alone(grad, name: str, key, options: ReduceOptions, group: Group):
-    """Reduces one gradient with Adasum or a compressor's reduce(): no plan, so no overlap.
+def _reduce_each_alone(grads, sources, names, options: ReduceOptions, group: Group) -> list:
+    """Reduces gradients with Adasum or a compressor's reduce(): no plan, so no overlap.
 
-    Gradients that differ between ranks are detected by the names of the collectives.
+    The ranks compare all gradients with the first one that they reduce, as they would their plans.
     """
-    if grad is None:
-        return None
-    if isinstance(grad, tf.IndexedSlices):
-        return allreduce_slices(grad, options.op, name, group)
-    check_dtype(grad, REDUCIBLE, "reducing a gradient")
-    return gather_and_combine(grad, options.op, options.compression, name, key, group)
+    specs = [_spec(grad, name) for grad, name in zip(grads, names, strict=True)]
+    results, compared = [], _plan(specs, options, _group_indices(options, sources)).description
+    for grad, source, name in zip(grads, sources, normal_names(names), strict=True):
+        named = f"{options.name} {name}"
+        if isinstance(grad, tf.IndexedSlices):
+            grad = allreduce_slices(grad, options.op, named, group, compared)
+        elif grad is not None:
+            check_dtype(grad, REDUCIBLE, "reducing a gradient")
+            how = options.op, options.compression
+            grad = gather_and_combine(grad, *how, named, _reference(source), group, compared)
+        results.append(grad)
+        compared = compared if grad is None else ""
+    return results
 
 
 def _reference(source):

@@ -2,7 +2,7 @@
 
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.ops.emit import emit
+from smddp_tf._graph.ops.emit import emit, factor_attribute
 from smddp_tf._graph.ops.gradients import of_allreduce, reduction
 from smddp_tf._job.process_sets import Group
 
@@ -47,8 +47,8 @@ def plan_bucket(
             tensors=tensors,
             bucket=bucket,
             reduce_op=int(op),
-            prescale=prescale,
-            postscale=postscale,
+            prescale=factor_attribute(prescale),
+            postscale=factor_attribute(postscale),
             tensor_name=f"{name}.{bucket}",
             process_set=group.id,
         )

@@ -189,7 +189,8 @@ def _typed_call(operands, fields, dtypes, shapes) -> list:
 
 def _legacy_call(operands, fields, dtypes, shapes) -> list:
     inputs = ["x".join(map(str, one.shape.as_list())) for one in operands[:-1]]
-    texts = {**fields, "name": quote(fields["name"], safe=""), "shapes": ",".join(inputs)}
+    quoted = {key: quote(fields[key], safe="") for key in ("name", "description")}
+    texts = {**fields, **quoted, "shapes": ",".join(inputs)}
     return gen_xla_ops.xla_custom_call_v2(
         operands=operands,
         call_target_name=_TARGET,
@@ -210,6 +211,7 @@ def call(
     prescale=1.0,
     postscale=1.0,
     name="",
+    description="",
     result_shapes=None,
 ) -> list:
     """Emits one custom call for tensors of one dtype; result_shapes default to the inputs'."""
@@ -233,6 +235,7 @@ def call(
         "process_set": group.id,
         "matching": int(order.matching()),
         "name": name,
+        "description": description,
     }
 
     shapes = [_static_shape(tensor) for tensor in tensors]

@@ -115,6 +115,27 @@ def _even_groups(indices: list, num_groups: int) -> list:
     return groups
 
 
+def _ranges(buckets) -> str:
+    """Buckets in few words: [[5, 4, 3], [1], [2, 0]] -> "5-3 | 1 | 2 0"."""
+    return " | ".join(
+        " ".join(
+            f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0])
+            for run in _descending_runs(bucket)
+        )
+        for bucket in buckets
+    )
+
+
+def _descending_runs(indices) -> list:
+    runs: list = []
+    for i in indices:
+        if runs and runs[-1][-1] == i + 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return runs
+
+
 def make_plan(
     specs: Sequence[GradientSpec],
     *,
@@ -159,5 +180,5 @@ def make_plan(
     return Plan(
         buckets=tuple(tuple(bucket) for bucket in buckets),
         fingerprint=int.from_bytes(digest[:8], "little", signed=True),
-        description="\n".join([*lines, f"options: {options}"]) + "\n",
+        description="\n".join([*lines, f"options: {options} buckets={_ranges(buckets)}"]) + "\n",
     )

@@ -87,7 +87,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       sparse_as_dense: reduce tf.IndexedSlices as dense tensors instead of gathering rows.
       gradient_predivide_factor: with Average: divide gradients by this factor before the sum, and
         by size() / factor after it.
-      op: Average (the default), Sum, Adasum, Min, Max or Product.
+      op: Average (the default), Sum, Adasum, Min, Max or Product. Sum is for losses with
+        reduction="sum"; it sums regularizers and add_loss() too, so divide those by size().
       backward_passes_per_step: the number of calls whose gradients are accumulated before they are
         reduced and applied once. In Keras 3 this sets gradient_accumulation_steps. An optimizer
         that was loaded from a file or configuration of one with this setting (see load_model)
@@ -131,6 +132,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
 
+    saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
+    if saved is not None and passes == 1:
+        passes, average_passes = saved[0], average_passes or saved[1]
+    accumulation = f"passes={passes} average_passes={average_passes}" if passes > 1 else ""
+
     options = ReduceOptions(
         op=op,
         compression=compression,
@@ -141,11 +147,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         name=name or f"Distributed{type(target).__name__}",
         process_set=process_set,
         bucket_bytes=bucket_bytes,
+        accumulation=accumulation,
     )
-
-    saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
-    if saved is not None and passes == 1:
-        passes, average_passes = saved[0], average_passes or saved[1]
 
     distribution = _distribution.Distribution(
         options,

@@ -6,7 +6,7 @@ from conftest import PYTHONS, on_ranks
 
 @on_ranks("python", PYTHONS, 2, 3)
 def test_averages_of_integers(job, python, ranks):
-    """They are truncated, and keep their dtype, as those of dense tensors."""
+    """They are floats, as in Horovod."""
     job(slices.averages_of_integers, ranks, python=python).check(ranks)
 
 

@@ -12,8 +12,9 @@ class AllgatherCall : public RaggedCall {
 }  // namespace
 
 void RegisterAllgather() {
-  RegisterCollective<AllgatherCall, CreateAttributes<kHasType>, DestroyAttributes>(
-      "Allgather", {{"tensor: T"}, {"output: T"}, {kTypeAttr}, UnknownShape});
+  constexpr unsigned kAttrs = kHasType | kHasDescription;
+  RegisterCollective<AllgatherCall, CreateAttributes<kAttrs>, DestroyAttributes>(
+      "Allgather", {{"tensor: T"}, {"output: T"}, {kTypeAttr, kDescriptionAttr}, UnknownShape});
 }
 
 }  // namespace smddp_tf

@@ -9,8 +9,8 @@ void RegisterAllreduce() {
   RegisterCollective<SameShapesCall<SMDDP_ALLREDUCE>, CreateAttributes<kAttrs>, DestroyAttributes>(
       "Allreduce", {{"tensors: N * T"},
                     {"outputs: N * T"},
-                    {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-                     "postscale: float = 1.0", "description: string = ''"},
+                    {kTypeAttr, "N: int >= 1", "reduce_op: int", kPrescaleAttr, kPostscaleAttr,
+                     kDescriptionAttr},
                     SameShapes});
 }
 

@@ -5,11 +5,11 @@
 namespace smddp_tf {
 
 void RegisterBroadcast() {
-  RegisterCollective<SameShapesCall<SMDDP_BROADCAST>,
-                     CreateAttributes<kHasType | kHasRoot | kHasList>, DestroyAttributes>(
+  constexpr unsigned kAttrs = kHasType | kHasRoot | kHasList | kHasDescription;
+  RegisterCollective<SameShapesCall<SMDDP_BROADCAST>, CreateAttributes<kAttrs>, DestroyAttributes>(
       "Broadcast", {{"tensors: N * T"},
                     {"outputs: N * T"},
-                    {kTypeAttr, "N: int >= 1", "root_rank: int"},
+                    {kTypeAttr, "N: int >= 1", "root_rank: int", kDescriptionAttr},
                     SameShapes});
 }
 

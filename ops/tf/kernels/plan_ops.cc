@@ -144,8 +144,8 @@ void RegisterPlanOps() {
       {"SmddpPlanBucket",
        {"run: int64", "tensors: N * T"},
        {"outputs: N * T", "token: int64"},
-       {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", "prescale: float = 1.0",
-        "postscale: float = 1.0", "tensor_name: string", kSetAttr, kMatchingAttr},
+       {kTypeAttr, "N: int >= 1", "bucket: int", "reduce_op: int", kPrescaleAttr, kPostscaleAttr,
+        "tensor_name: string", kSetAttr, kMatchingAttr},
        false,
        BucketShapes});
   RegisterAsync<EndCall, CreateEnd, DestroyEnd>({"SmddpPlanEnd",

@@ -67,12 +67,12 @@ class ReduceScatterCall : public OpCall {
 }  // namespace
 
 void RegisterReducescatter() {
-  RegisterCollective<ReduceScatterCall, CreateAttributes<kHasType | kHasReduce | kHasList>,
-                     DestroyAttributes>(
+  constexpr unsigned kAttrs = kHasType | kHasReduce | kHasList | kHasDescription;
+  RegisterCollective<ReduceScatterCall, CreateAttributes<kAttrs>, DestroyAttributes>(
       "Reducescatter", {{"tensors: N * T"},
                         {"outputs: N * T"},
-                        {kTypeAttr, "N: int >= 1", "reduce_op: int", "prescale: float = 1.0",
-                         "postscale: float = 1.0"},
+                        {kTypeAttr, "N: int >= 1", "reduce_op: int", kPrescaleAttr, kPostscaleAttr,
+                         kDescriptionAttr},
                         UnknownShape});
 }
 

@@ -4,8 +4,10 @@
 
 #include <cstddef>  // for offsetof
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
+#include "core/c_numbers.h"
 #include "core/dtype.h"
 
 namespace smddp_tf {
@@ -24,6 +26,19 @@ void AskForLargePages(void* data, size_t bytes) {
 bool Report(TF_OpKernelConstruction* context, ScopedStatus* status) {
   if (!status->ok()) TF_OpKernelConstruction_Failure(context, *status);
   return status->ok();
+}
+
+bool ReadFactor(TF_OpKernelConstruction* context, const char* name, double* value) {
+  std::string text;
+  if (!ReadString(context, name, &text)) return false;
+  smddp::CNumbers as_in_c;
+  char* end = nullptr;
+  *value = std::strtod(text.c_str(), &end);
+  if (!text.empty() && *end == '\0') return true;
+  ScopedStatus status;
+  std::string problem = std::string(name) + "='" + text + "' is not a number";
+  TF_SetStatus(status, kTfInvalidArgument, problem.c_str());
+  return Report(context, &status);
 }
 
 }  // namespace
@@ -51,14 +66,11 @@ bool ReadType(TF_OpKernelConstruction* context, const char* name, int* value) {
 }
 
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes) {
-  ScopedStatus status;
   if ((which & kHasType) && !ReadType(context, "T", &attributes->dtype)) return false;
   if (which & kHasReduce) {
     if (!ReadInt(context, "reduce_op", &attributes->reduce_op)) return false;
-    TF_OpKernelConstruction_GetAttrFloat(context, "prescale", &attributes->prescale, status);
-    if (!Report(context, &status)) return false;
-    TF_OpKernelConstruction_GetAttrFloat(context, "postscale", &attributes->postscale, status);
-    if (!Report(context, &status)) return false;
+    if (!ReadFactor(context, "prescale", &attributes->prescale)) return false;
+    if (!ReadFactor(context, "postscale", &attributes->postscale)) return false;
   }
   if ((which & kHasRoot) && !ReadInt(context, "root_rank", &attributes->root)) return false;
   if ((which & kHasList) && !ReadInt(context, "N", &attributes->num_tensors)) return false;

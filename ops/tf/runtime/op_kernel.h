@@ -30,8 +30,8 @@ struct Attributes {
   int dtype = SMDDP_INT64;
   int64_t reduce_op = SMDDP_SUM;
   int64_t root = 0;
-  float prescale = 1;
-  float postscale = 1;
+  double prescale = 1;
+  double postscale = 1;
   int64_t process_set = 0;
   int64_t matching = SMDDP_IN_ORDER;
   int64_t num_tensors = 1;
@@ -51,6 +51,10 @@ enum AttributeSet : unsigned {
 inline constexpr const char* kNameAttr = "tensor_name: string = 'collective'";
 inline constexpr const char* kSetAttr = "process_set: int = 0";
 inline constexpr const char* kMatchingAttr = "matching: int = 0";
+inline constexpr const char* kDescriptionAttr = "description: string = ''";
+// Numbers as texts, since an attribute of type float would round them to 32 bits.
+inline constexpr const char* kPrescaleAttr = "prescale: string = '1.0'";
+inline constexpr const char* kPostscaleAttr = "postscale: string = '1.0'";
 
 // Return false after a failure, which they have reported to TensorFlow.
 bool ReadAttributes(TF_OpKernelConstruction* context, unsigned which, Attributes* attributes);

@@ -89,8 +89,6 @@ void TF_OpKernelConstruction_GetAttrType(TF_OpKernelConstruction* context, const
                                          int* value, TF_Status* status);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction* context, const char* name,
                                           int64_t* value, TF_Status* status);
-void TF_OpKernelConstruction_GetAttrFloat(TF_OpKernelConstruction* context, const char* name,
-                                          float* value, TF_Status* status);
 void TF_OpKernelConstruction_GetAttrSize(TF_OpKernelConstruction* context, const char* name,
                                          int32_t* list_size, int32_t* total_size,
                                          TF_Status* status);

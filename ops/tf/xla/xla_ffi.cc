@@ -111,7 +111,9 @@ Error* TypedCall(Call* call) {
   request.postscale = reader.Number<double>("postscale", kFloat64);
   request.matching = reader.Int("matching");
   std::string name = reader.String("name");
+  std::string description = reader.String("description");
   request.name = name.c_str();
+  request.description = description.c_str();
 
   if (Error* error = SetMemory(*call, kMemory, &request); error != nullptr) return error;
 

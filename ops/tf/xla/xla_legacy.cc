@@ -72,7 +72,7 @@ int RunFromXla(Arguments arguments, const void* const* in, void* const* results,
     tensors.push_back({in[i], results[i], static_cast<int32_t>(dims[i].size()), dims[i].data()});
   }
   smddp::CNumbers as_in_c;
-  std::string name = Unescape(fields["name"]);
+  std::string name = Unescape(fields["name"]), description = Unescape(fields["description"]);
   smddp_request request = {};
   request.kind = std::atoi(fields["kind"].c_str());
   request.dtype = std::atoi(fields["dtype"].c_str());
@@ -83,6 +83,7 @@ int RunFromXla(Arguments arguments, const void* const* in, void* const* results,
   request.postscale = std::strtod(fields["postscale"].c_str(), nullptr);
   request.matching = std::atoi(fields["matching"].c_str());
   request.name = name.c_str();
+  request.description = description.c_str();
   request.memory = memory;
   request.stream = stream;
   return RunXlaRequest(request, tensors, in[dims.size()], results[dims.size()]);

@@ -5,8 +5,17 @@ from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
 from smddp_tf._job.process_sets import Group
 
 
-def broadcast(tensors: list, root: int, name: str, group: Group) -> list:
-    """Copies the root's tensors to every rank of the group."""
+def broadcast(tensors: list, root: int, name: str, group: Group, description: str = "") -> list:
+    """Copies the root's tensors to every rank of the group; description is allgather()'s."""
     if xla.inside_jit():
-        return call_in_jit("broadcast", tensors, root=root, name=name, group=group)
-    return emit_matched("broadcast", group, tensors=tensors, root_rank=root, tensor_name=name)
+        return call_in_jit(
+            "broadcast", tensors, description=description, root=root, name=name, group=group
+        )
+    return emit_matched(
+        "broadcast",
+        group,
+        tensors=tensors,
+        root_rank=root,
+        tensor_name=name,
+        description=description,
+    )

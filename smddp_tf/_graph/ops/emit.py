@@ -42,29 +42,40 @@ def emit_matched(kind: str, group: Group, **arguments):
     return emit(kind, process_set=group.id, matching=int(matching), **arguments)
 
 
-def call_in_jit(kind: str, tensors: list, *, title="", result_shapes=None, **arguments) -> list:
+def call_in_jit(
+    kind: str, tensors: list, *, description="", result_shapes=None, **arguments
+) -> list:
     """Emits a custom call that has a gradient. Returns its results.
 
     Args:
       kind: the kind of collective.
       tensors: of one dtype.
-      title: the call's name, if it is not arguments["name"], which the gradient's derives from.
+      description: what else must be equal on all ranks.
       result_shapes: default to the inputs'.
       arguments: xla.call()'s.
     """
 
     @tf.custom_gradient
     def call(*inputs):
-        named = {**arguments, "name": title or arguments["name"]}
-
         def gradient(*upstream):
             with xla.of_jit():
                 return jit_gradients[kind](list(upstream), **arguments)
 
-        results = xla.call(kind, list(inputs), result_shapes=result_shapes, **named)
+        results = xla.call(
+            kind,
+            list(inputs),
+            result_shapes=result_shapes,
+            description=description,
+            **arguments,
+        )
         return results, gradient
 
     return list(call(*tensors))
+
+
+def factor_attribute(factor: float) -> str:
+    """A pre- or postscale factor as the ops have it: a text that tells all bits."""
+    return repr(float(factor))
 
 
 def emit_reduction(
@@ -72,17 +83,19 @@ def emit_reduction(
 ) -> list:
     """Emits a reduction of tensors of one dtype: the op, or its custom call inside jit.
 
-    description has a line per tensor, for messages.
+    description is what else must be equal on all ranks, a line for each thing.
     """
     if xla.inside_jit():
-        return call_in_jit(kind, tensors, result_shapes=result_shapes, **arguments)
+        return call_in_jit(
+            kind, tensors, result_shapes=result_shapes, description=description, **arguments
+        )
     return emit_matched(
         kind,
         arguments["group"],
         tensors=tensors,
         reduce_op=int(arguments["op"]),
         tensor_name=arguments["name"],
-        prescale=arguments["prescale"],
-        postscale=arguments["postscale"],
-        **({"description": description} if description else {}),
+        prescale=factor_attribute(arguments["prescale"]),
+        postscale=factor_attribute(arguments["postscale"]),
+        description=description,
     )

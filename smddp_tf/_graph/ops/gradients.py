@@ -45,8 +45,8 @@ def reduction(node) -> dict:
     """The attributes of a reduction."""
     return {
         "op": node.get_attr("reduce_op"),
-        "prescale": node.get_attr("prescale"),
-        "postscale": node.get_attr("postscale"),
+        "prescale": float(node.get_attr("prescale")),
+        "postscale": float(node.get_attr("postscale")),
         **_common(node),
     }
 
@@ -155,7 +155,7 @@ def _of_reducescatter(upstream, op, prescale, postscale, name: str, group: Group
         scale *= group.size
     grads = []
     for i, grad in enumerate(upstream):
-        scaled = grad if scale == 1.0 else grad * tf.cast(scale, grad.dtype)
+        scaled = grad if scale == 1.0 else grad * tf.constant(scale, grad.dtype)
         grads.append(allgather(scaled, f"{name}.grad.{i}", group))
     return grads
 

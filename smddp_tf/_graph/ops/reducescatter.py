@@ -5,7 +5,13 @@ from smddp_tf._job.process_sets import Group
 
 
 def reducescatter(
-    tensors: list, op: int, prescale: float, postscale: float, name: str, group: Group
+    tensors: list,
+    op: int,
+    prescale: float,
+    postscale: float,
+    name: str,
+    group: Group,
+    description: str = "",
 ) -> list:
     """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
     own = [_own_shape(t.shape, group) for t in tensors]
@@ -13,6 +19,7 @@ def reducescatter(
         "reducescatter",
         tensors,
         result_shapes=own,
+        description=description,
         op=op,
         prescale=prescale,
         postscale=postscale,

@@ -106,7 +106,7 @@ class _AccumulateAndAggregate(Hook):
             with tf.control_dependencies(reduced):
                 cleared = [total.assign(tf.zeros_like(total)) for total in self.sums]
             with tf.control_dependencies([tf.identity(total) for total in cleared]):
-                return [grad * tf.cast(factor, grad.dtype) for grad in reduced]
+                return [grad * tf.constant(factor, grad.dtype) for grad in reduced]
 
         reduced = tf.cond(self.is_update, update, lambda: [tf.zeros_like(g) for g in grads])
         distribution.aggregated = variables
