@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, list_of, name_or_site
+from smddp_tf._collectives.checks import MOVABLE, check_root, list_of, name_or_site
+from smddp_tf._collectives.objects import broadcast_object
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.order import in_session
@@ -17,24 +18,66 @@ from smddp_tf._types import Variable
 
 tf = tensorflow()
 
-# Dtypes unknown to the engine, broadcast as the bits of one of equal size.
-_CARRIED_AS = {"uint32": "int32", "uint64": "int64", "complex64": "int64"}
+
+def _as_bits(dtype):
+    return lambda value: tf.bitcast(value, dtype), tf.bitcast
+
+
+def _as_numbers(dtype):
+    return lambda value: tf.cast(value, dtype), tf.cast
+
+
+# XLA cannot bitcast complex numbers.
+_AS_PARTS = (
+    lambda value: tf.stack([tf.math.real(value), tf.math.imag(value)], -1),
+    lambda parts, dtype: tf.complex(parts[..., 0], parts[..., 1]),
+)
+
+# How dtypes that are unknown to the engine are sent: a function that makes a tensor of one that is
+# known, and one that takes it and the dtype, and makes the value of it.
+_CARRIED = {
+    "uint32": _as_bits("int32"),
+    "uint64": _as_bits("int64"),
+    "qint8": _as_bits("int8"),
+    "quint8": _as_bits("uint8"),
+    "qint32": _as_bits("int32"),
+    "int4": _as_numbers("int8"),
+    "uint4": _as_numbers("uint8"),
+    "float8_e4m3fn": _as_numbers("float16"),  # which has all their numbers
+    "float8_e5m2": _as_numbers("float16"),
+    "complex64": _AS_PARTS,
+    "complex128": _AS_PARTS,
+}
+
+
+def _dtype_of(variable) -> str:
+    return tf.as_dtype(variable.dtype).base_dtype.name
 
 
 def _payload(variable):
-    """The variable's value, bitcast if necessary to a dtype that the engine supports."""
-    tensor = tf.convert_to_tensor(variable)
-    carried = _CARRIED_AS.get(tensor.dtype.base_dtype.name)
-    if carried is not None:
-        return tf.bitcast(tensor, carried)
-    check_dtype(tensor, MOVABLE, "broadcast of a variable")
+    """The variable's value, in a dtype that the engine supports."""
+    tensor, name = tf.convert_to_tensor(variable), _dtype_of(variable)
+    if name in _CARRIED:
+        return _CARRIED[name][0](tensor)
+    if name not in MOVABLE:
+        sent = ", ".join((*MOVABLE, *_CARRIED))
+        raise TypeError(
+            f"variable {variable.name!r} is of {name}, which cannot be broadcast; it takes {sent}, "
+            "and strings outside of tf.function"
+        )
     return tensor
+
+
+def _value(received, variable):
+    """The value that another rank's _payload() tells."""
+    name = _dtype_of(variable)
+    return _CARRIED[name][1](received, name) if name in _CARRIED else received
 
 
 def is_movable(variable) -> bool:
     """Whether its dtype can be sent."""
-    name = variable.dtype.name
-    return name in MOVABLE or name in _CARRIED_AS
+    name = _dtype_of(variable)
+    return name in MOVABLE or name in _CARRIED or name == "string"
 
 
 # Odd, so that the ranks' seeds differ; large, so that they do not collide with other layers' seeds.
@@ -93,7 +136,9 @@ def broadcast_(
     different numbers.
 
     Args:
-      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks.
+      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks, of
+        allreduce()'s dtypes, bool, int16, uint16, uint32, uint64, int4, uint4, complex64,
+        complex128, float8_e4m3fn, float8_e5m2, qint8, quint8 or qint32; eagerly strings too.
       root_rank: the rank to broadcast from, as numbered in the job, not in the set.
       name: identifies the operation in messages; must be the same on all ranks.
       process_set: the ranks that take part; must include this rank.
@@ -120,18 +165,22 @@ def broadcast_(
     if group.size == 1 or not variables:
         return [tf.identity(one) for one in variables] if for_session else variables
 
-    payloads = [_payload(variable) for variable in variables]
+    eager = tf.executing_eagerly()
+    texts = [i for i, one in enumerate(variables) if eager and _dtype_of(one) == "string"]
+    payloads = {i: _payload(one) for i, one in enumerate(variables) if i not in texts}
     name = name_or_site(name, "broadcast_variables", group)
 
     assigned, by_dtype = list(variables), {}
-    for i, payload in enumerate(payloads):
+    for i in texts:
+        own = variables[i].numpy()
+        variables[i].assign(broadcast_object(own, root_rank, None, f"{name}.{i}", process_set))
+    for i, payload in payloads.items():
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         title = f"{name}.{dtype.name}"
         received = ops.broadcast([payloads[i] for i in indices], root_rank, title, group)
         for i, value in zip(indices, received, strict=True):
-            wanted = tf.as_dtype(variables[i].dtype).base_dtype
-            value = value if value.dtype == wanted else tf.bitcast(value, wanted)
+            value = _value(value, variables[i])
             if is_seed(variables[i]):
                 value = _own_seed(variables[i], value, root_rank)
             done = variables[i].assign(value)

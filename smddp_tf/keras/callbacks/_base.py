@@ -173,7 +173,7 @@ def training_state(model, optimizer=None) -> list:
 
     They are the model's weights, the tf.Variables that Keras does not count as such, the variables
     of its optimizers, which are created if need be, and of `optimizer`, and the states of random
-    generators.
+    generators. What cannot be sent is left out, such as handles of other resources.
     """
     variables = [*model.weights, *untracked_variables(model)]
     if getattr(model, "optimizer", None) is not None:
@@ -184,4 +184,5 @@ def training_state(model, optimizer=None) -> list:
     for one in [*optimizers_of(model), *more]:
         variables += variables_of(one)
     variables += [v for v in model.variables if is_seed(v)]
-    return list({id(getattr(v, "_value", v)): v for v in variables}.values())
+    once = {id(getattr(v, "_value", v)): v for v in variables}
+    return [variable for variable in once.values() if is_movable(variable)]
