@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import warnings
 
-from smddp_tf._gradients.marks import is_marked
+from smddp_tf._gradients.marks import is_marked, mark_what_comes_from_marked
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._gradients.reduce import (
     identity,
@@ -91,10 +91,13 @@ class Distribution:
     def reduce(self, grads, variables) -> list:
         """Reduces gradients over all ranks, but for those that are marked as reduced already.
 
+        So are, in a graph, those made of marked ones, where reducing them again would change them.
         None stays None.
         """
         grads, variables = list(grads), list(variables)
         process_set = self.options.process_set
+        if process_set.size() > 1 and not self.options.is_idempotent():
+            mark_what_comes_from_marked(grads, process_set, variables)
         done = {i: grad for i, grad in enumerate(grads) if is_marked(grad, process_set)}
         if done and all(i in done for i, grad in enumerate(grads) if grad is not None):
             return grads

@@ -1,9 +1,10 @@
 """Hooks for tf.compat.v1.train optimizers: compute_gradients() reduces, as in Horovod.
 
-Gradients that a script computes itself are reduced in apply_gradients().
+Gradients that a script computes itself are reduced in apply_gradients(). It knows those of
+compute_gradients() by their marks, and what a script made of them, by clipping say, by the graph.
 """
 
-from smddp_tf._gradients.marks import marked
+from smddp_tf._gradients.marks import is_marked, mark_what_comes_from_marked, marked
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras._distribution import Hook
 
@@ -23,18 +24,41 @@ class _Reducing(Hook):
 
 
 class _ComputeGradients(_Reducing):
+    called_eagerly = False
+
     def __call__(self, *args, **kwargs):
-        pairs = self.reduced(self.original(*args, **kwargs))
-        self.distribution.mark_reduced()
-        return pairs
+        self.called_eagerly |= tf.executing_eagerly()
+        return self.reduced(self.original(*args, **kwargs))
 
 
 class _ApplyGradients(_Reducing):
     def __call__(self, grads_and_vars, *args, **kwargs):
-        if not self.distribution.reduced:
-            grads_and_vars = self.reduced(grads_and_vars)
-        self.distribution.mark_reduced(False)
-        return self.original(grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
+        process_set = self.distribution.options.process_set
+        if process_set.size() > 1:
+            grads = [grad for grad, _ in pairs if grad is not None]
+            mark_what_comes_from_marked(grads, process_set, [variable for _, variable in pairs])
+            unmarked = [grad for grad in grads if not is_marked(grad, process_set)]
+            if unmarked and tf.executing_eagerly():
+                self._require_harmless()
+            pairs = self.reduced(pairs)
+        return self.original(pairs, *args, **kwargs)
+
+    def _require_harmless(self) -> None:
+        """Rejects what may have been reduced, if doing so again would change it.
+
+        Raises:
+          RuntimeError: nothing tells in eager execution, and it would, as with op=Sum.
+        """
+        options = self.distribution.options
+        if options.is_idempotent() or not self.optimizer.compute_gradients.called_eagerly:
+            return
+        raise RuntimeError(
+            f"apply_gradients() with op={options.op} got gradients that compute_gradients() did "
+            "not return. Made of those, they must not be reduced again; else they must "
+            "be, and in eager execution nothing tells: call both inside one tf.function, or give "
+            "gradients of the script's own to an optimizer object of their own"
+        )
 
 
 def fits(optimizer) -> bool:
