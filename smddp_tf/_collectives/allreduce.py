@@ -61,7 +61,7 @@ def allreduce(
         float32; averages of integers are truncated towards zero, but those of tf.IndexedSlices
         are floats, as in Horovod. A NaN on any rank is the Min and the Max.
       prescale_factor: multiplies the input, as float64 with float64 tensors. Integers are
-        multiplied as float64 and truncated.
+        multiplied as float64, by the factor rounded to float32, and truncated, as in Horovod.
       postscale_factor: multiplies the result, in the same way. Averages of integers are summed in
         wider integers (but for int64), scaled, and only then truncated.
       name: identifies the operation in messages; must be the same on all ranks.

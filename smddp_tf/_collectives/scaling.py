@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.reduce_op import Average, Sum
 
@@ -25,12 +27,28 @@ def factor(value) -> float:
     return number
 
 
+def _of_integers(factor: float, dtype) -> float:
+    """A factor of integers, rounded to float32 as by Horovod: truncation shows the difference.
+
+    Raises:
+      ValueError: it is infinite.
+    """
+    rounded = float(np.float32(factor))
+    if math.isinf(rounded):
+        raise ValueError(
+            f"a prescale or postscale factor is {factor}, of {dtype.base_dtype.name}: integers "
+            "cannot be infinite; give a finite factor, or cast the tensor to a floating type"
+        )
+    return rounded
+
+
 def scaled(tensor, factor: float):
     """The tensor times a number; integers are multiplied as float64 and truncated."""
     if factor == 1.0:
         return tensor
     if tensor.dtype.is_integer:
-        return tf.cast(tf.cast(tensor, tf.float64) * factor, tensor.dtype)
+        product = tf.cast(tensor, tf.float64) * _of_integers(factor, tensor.dtype)
+        return tf.cast(product, tensor.dtype)
     return tensor * tf.constant(factor, tensor.dtype)  # a cast would round it to float32 first
 
 
@@ -58,26 +76,12 @@ def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: floa
     """
     apart = factors_text(prescale, postscale)
     if tensors[0].dtype.is_integer and apart:
-        _check_finite(prescale, postscale, tensors[0].dtype)
         tensors = [scaled(tensor, prescale) for tensor in tensors]
         if op == Average:
+            postscale = _of_integers(postscale, tensors[0].dtype)
             return reduce(tensors, op, 1.0, postscale, apart)
         return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0, apart)]
     if op not in (Average, Sum) and prescale != 1.0:
         tensors = [scaled(tensor, prescale) for tensor in tensors]
         return reduce(tensors, op, 1.0, postscale, apart)
     return reduce(tensors, op, prescale, postscale, "")
-
-
-def _check_finite(prescale: float, postscale: float, dtype) -> None:
-    """Rejects factors by which integers cannot be multiplied.
-
-    Raises:
-      ValueError: a factor is infinite.
-    """
-    if math.isinf(prescale) or math.isinf(postscale):
-        raise ValueError(
-            f"prescale_factor={prescale}, postscale_factor={postscale} of {dtype.base_dtype.name}: "
-            "integers cannot be infinite; give finite factors, or cast the tensor to a floating "
-            "type"
-        )

@@ -145,7 +145,7 @@ def _sources_in_another_order():
     """Of equal shapes, as of a set of Keras's variables: an error, and no sum of two variables."""
     first, second = (tf.Variable(tf.ones([2]), name=f"dense_{3 + rank + i}/kernel") for i in (0, 1))
     for compression in (hvd.Compression.none, hvd.Compression.int8):
-        for way, wrap in WAYS.items():
+        for wrap in WAYS.values():
 
             def gradient(sources, compression=compression):
                 with tf.GradientTape() as tape:
@@ -156,9 +156,7 @@ def _sources_in_another_order():
             got = wrap(lambda: gradient([first, second]))()  # noqa: B023 - called at once
             assert np.allclose(got, [[1, 1], [2, 2]], atol=1e-2), got
             sources = [first, second][:: -1 if rank == 1 else 1]
-            in_plan = way == "jit" and compression is hvd.Compression.none
-            words = ["(plan "] if in_plan else ["dense/kernel", "dense_1/kernel"]
-            with raises(tf.errors.OpError, "Mismatched", *words):
+            with raises(tf.errors.OpError, "Mismatched", "dense/kernel", "dense_1/kernel"):
                 wrap(lambda: gradient(sources))()  # noqa: B023
 
 
