@@ -52,11 +52,11 @@ _NEED_TENSORFLOW = {
     "join": "_collectives.join",
     "reducescatter": "_collectives.reducescatter",
     "allgather_object": "_collectives.objects",
-    "broadcast_": "_collectives.variables",
+    "broadcast_": "_state.variables",
     "broadcast_global_variables": "_collectives.variables",
     "broadcast_object": "_collectives.objects",
     "broadcast_object_fn": "_collectives.objects",
-    "broadcast_variables": "_collectives.variables",
+    "broadcast_variables": "_state.variables",
     "once_per_node": "_collectives.once_per_node",
     "local_rank_op": "_graph.queries",
     "local_size_op": "_graph.queries",
@@ -92,11 +92,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
     )
     from smddp_tf._collectives.once_per_node import once_per_node
     from smddp_tf._collectives.reducescatter import grouped_reducescatter, reducescatter
-    from smddp_tf._collectives.variables import (
-        broadcast_,
-        broadcast_global_variables,
-        broadcast_variables,
-    )
+    from smddp_tf._collectives.variables import broadcast_global_variables
     from smddp_tf._gradients.equality import check_ranks_equal
     from smddp_tf._gradients.tape import DistributedGradientTape
     from smddp_tf._graph.gpu import pin_gpu
@@ -107,6 +103,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
         rank_op,
         size_op,
     )
+    from smddp_tf._state.variables import broadcast_, broadcast_variables
     from smddp_tf.keras._seeds import set_random_seed
     from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
     from smddp_tf.keras._tf_names import (

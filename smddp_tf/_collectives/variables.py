@@ -107,7 +107,7 @@ def _own_seed(variable, state, root_rank: int):
     return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
 
 
-def _checked(variables) -> list:
+def checked(variables) -> list:
     """The variables as a list.
 
     Raises:
@@ -160,7 +160,7 @@ def broadcast_(
     """
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
-    variables = _checked(variables)
+    variables = checked(variables)
     for_session = in_session()
     if group.size == 1 or not variables:
         return [tf.identity(one) for one in variables] if for_session else variables
@@ -207,14 +207,14 @@ def broadcast_variables(
       >>> _ = hvd.broadcast_variables(model.variables, root_rank=0)
     """
     del inplace
-    variables = _checked(variables)
+    variables = checked(variables)
     if not variables and process_set.size() != 1:
         warnings.warn(
             "broadcast_variables() got no variables, so nothing is broadcast: models and "
             "optimizers have theirs once they are built; call it after model.build(...) or after "
             "the first step",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     assigned = broadcast_(variables, root_rank, process_set=process_set)
     return tf.group(*assigned) if in_session() else assigned

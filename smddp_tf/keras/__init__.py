@@ -11,6 +11,7 @@ require_tensorflow()
 import smddp_tf
 from smddp_tf import *  # noqa: F403 - Horovod's Keras module has these names too
 from smddp_tf.keras import callbacks, elastic
+from smddp_tf.keras._adapt import adapt
 from smddp_tf.keras._batch_norm import average_batch_normalization
 from smddp_tf.keras._evaluate import evaluate, predict
 from smddp_tf.keras._load import load_model
@@ -22,6 +23,7 @@ __all__ = [
     "DistributedOptimizer",
     "PartialDistributedOptimizer",
     "SyncBatchNormalization",
+    "adapt",
     "average_batch_normalization",
     "callbacks",
     "elastic",

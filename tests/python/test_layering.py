@@ -22,6 +22,7 @@ LEVELS = [
     {"_compression"},
     {"_collectives"},
     {"_gradients"},
+    {"_state"},
     {"__init__"},
     {"keras"},
     {"compression", "elastic", "mpi_ops"},

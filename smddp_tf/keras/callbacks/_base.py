@@ -10,6 +10,7 @@ from smddp_tf._collectives.variables import is_movable, is_seed
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._state.variables import untracked_variables, variables_only
 from smddp_tf._types import Variable
 from smddp_tf.keras import _distribution
 
@@ -132,30 +133,6 @@ def variables_of(optimizer) -> list:
     return found
 
 
-def _tf_variables_in(value) -> Iterator[Variable]:
-    """TensorFlow's own variables in an attribute's value; Keras's layers are not looked into."""
-    if isinstance(value, tf.Variable):
-        yield value
-    elif isinstance(value, tf.Module):
-        yield from value.variables
-    elif isinstance(value, tf.random.Generator):
-        yield value.state
-    elif isinstance(value, (list, tuple, dict)):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _tf_variables_in(one)
-
-
-def untracked_variables(model) -> list:
-    """The variables among the attributes of the model and its layers that Keras does not count.
-
-    Of Keras 3 they are tf.Variables of any kind, of tf_keras the states of tf.random.Generators.
-    """
-    keep = is_seed if isinstance(model, tf.Module) else is_movable
-    layers = model._flatten_layers(include_self=True)
-    found = [one for layer in layers for one in _tf_variables_in(list(vars(layer).values()))]
-    return [one for one in found if keep(one)]
-
-
 def build(optimizer, variables) -> None:
     """Creates the optimizer's variables, if it has not created them yet."""
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
@@ -175,7 +152,7 @@ def training_state(model, optimizer=None) -> list:
     of its optimizers, which are created if need be, and of `optimizer`, and the states of random
     generators. What cannot be sent is left out, such as handles of other resources.
     """
-    variables = [*model.weights, *untracked_variables(model)]
+    variables = [*variables_only(model.weights), *untracked_variables(model)]
     if getattr(model, "optimizer", None) is not None:
         build(model.optimizer, model.trainable_variables)
     if optimizer is not None:
@@ -183,6 +160,6 @@ def training_state(model, optimizer=None) -> list:
     more = [] if optimizer is None else [optimizer]
     for one in [*optimizers_of(model), *more]:
         variables += variables_of(one)
-    variables += [v for v in model.variables if is_seed(v)]
+    variables += [v for v in variables_only(model.variables) if is_seed(v)]
     once = {id(getattr(v, "_value", v)): v for v in variables}
     return [variable for variable in once.values() if is_movable(variable)]

@@ -11,13 +11,16 @@ from smddp_tf._collectives.variables import broadcast_
 from smddp_tf._gradients.reduce import identity, source_name
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._state import share
+from smddp_tf._state.variables import variables_only
 from smddp_tf._types import Variable
 from smddp_tf.keras import _batch_norm, _order
-from smddp_tf.keras.callbacks import _fit
+from smddp_tf.keras.callbacks import _fit, _state
 from smddp_tf.keras.callbacks._base import (
     Callback,
     fix_steps_per_execution,
     listed,
+    optimizers_of,
     training_state,
 )
 from smddp_tf.keras.callbacks._check import FirstUpdate
@@ -48,6 +51,10 @@ def _trace(function, *arguments) -> None:
 class BroadcastGlobalVariablesCallback(Callback):
     """Broadcasts the root's weights and optimizer state to all ranks before the first gradient.
 
+    So it does with what layers keep besides variables (the vocabularies of lookups, boundaries, the
+    means of Normalization). Preprocessing layers that were made with different arguments are an
+    error, other layers a warning.
+
     So it does with tf.Variables among the attributes of the model and its layers, also in lists,
     dicts and tf.Modules, though Keras 3 does not count them as weights.
 
@@ -72,6 +79,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     Raises:
       ValueError: root_rank is not in the process set.
+      smddp_tf.errors.RanksDifferError: raised when training begins: layers cannot take the root's
+        state, or preprocessing layers have different arguments.
     """
 
     def __init__(
@@ -155,8 +164,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         fix_steps_per_execution(self.model)
         _fit.look(self)
         if self.model in self._models:
-            # Layers that were added, or an optimizer made, since the last fit().
-            self._broadcast(self._variables(self.model))
+            # Layers that were added or adapted, or an optimizer made, since the last fit().
+            self._broadcast_state(self.model)
             self._all_broadcast = False
             self._first_update = FirstUpdate(self.model, self.local, self.process_set, again=True)
         elif _has_variables(self.model):
@@ -176,8 +185,16 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _synchronize(self, model) -> None:
         self._models.add(model)
         self._all_broadcast = False
-        self._broadcast(self._variables(model))
+        self._broadcast_state(model)
         self._first_update = FirstUpdate(model, self.local, self.process_set)
+
+    def _broadcast_state(self, model) -> None:
+        """The variables, and before them what may replace some: vocabularies and the like."""
+        own = _state.local_weights(optimizers_of(model), variables_only(model.weights))
+        layers = share.layers_of(model, self.local | set(map(identity, own)))
+        share.send(layers, self.root_rank, self.process_set)
+        self._broadcast(self._variables(model))
+        share.refresh(layers)
 
     def _broadcast(self, variables) -> None:
         broadcast_(variables, self.root_rank, "initial state", self.process_set)

@@ -28,8 +28,10 @@ class CheckRanksEqual(Callback):
 
     Checks after the first batch, then every epoch or every N batches, and at the end of training.
     Compares, bit by bit, trainable and frozen weights and the optimizers' variables; also learning
-    rates and the arguments of DistributedOptimizer. Its position among the callbacks does not
-    matter. A check reads and hashes all these variables, but sends only a few bytes.
+    rates and the arguments of DistributedOptimizer; and of layers their arguments, but for names
+    and seeds, and what they keep besides variables: vocabularies, boundaries, means. Its position
+    among the callbacks does not matter. A check reads and hashes all this, but sends only a few
+    bytes.
 
     Excluded is state that legitimately differs: random generators (each rank has its own dropout),
     local variables, accumulated gradients that were not applied yet, and the non-trainable state of

@@ -10,6 +10,8 @@ from smddp_tf._collectives.variables import broadcast_
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._state import share
+from smddp_tf._state.variables import variables_only
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
 tf = tensorflow()
@@ -123,7 +125,9 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
             process_set=self.process_set,
         )
 
-        variables = list(self.model.weights)
+        layers = share.layers_of(self.model)
+        share.send(layers, root, self.process_set)
+        variables = variables_only(self.model.weights)
         for optimizer in optimizers_of(self.model):
             variables += variables_of(optimizer)
         state = getattr(self, "_training_state", None)  # tf_keras's
@@ -131,6 +135,7 @@ class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
             variables += [state._ckpt_saved_epoch, state._ckpt_saved_batch]
             variables.append(self.model._train_counter)
         broadcast_(variables, root, "backup", self.process_set)
+        share.refresh(layers)
 
     def _save_model(self, *args, **options):
         if self._writes:

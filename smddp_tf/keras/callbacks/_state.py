@@ -4,6 +4,8 @@ import re
 
 from smddp_tf._gradients.equality import digests
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._state import share
+from smddp_tf._state.variables import variables_only
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import optimizers_of, variables_of
 
@@ -25,7 +27,7 @@ def gradient_weights(model) -> list:
         for name in ("_trainable_variables", "_trainable_weights"):  # Keras 3; tf_keras, Keras 2
             kept |= {_identity(variable) for variable in getattr(layer, name, ())}
     kept |= {_identity(variable) for variable in model.trainable_variables}
-    return [weight for weight in model.weights if _identity(weight) in kept]
+    return [weight for weight in variables_only(model.weights) if _identity(weight) in kept]
 
 
 def _is_random_state(variable) -> bool:
@@ -116,7 +118,7 @@ def options(model) -> dict:
 
 
 def everything(model, excluded=(), also_statistics=False) -> dict:
-    """Weights, optimizer variables, learning rates and options, as entries for differences().
+    """Weights, optimizers' variables and options, layers' state, as entries for differences().
 
     Args:
       model: a Keras model.
@@ -124,12 +126,12 @@ def everything(model, excluded=(), also_statistics=False) -> dict:
       also_statistics: include non-trainable state, such as moving statistics.
     """
     optimizers = optimizers_of(model)
-    weights = list(model.weights) if also_statistics else gradient_weights(model)
+    weights = variables_only(model.weights) if also_statistics else gradient_weights(model)
     local = local_weights(optimizers, weights)
     left_out = {_identity(variable) for variable in (*local, *excluded)}
     compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
 
-    found = digests(compared, "variable") | options(model)
+    found = digests(compared, "variable") | options(model) | share.fingerprint(model, left_out)
     for i, optimizer in enumerate(optimizers):
         state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]
         found |= digests(state, f"optimizer variable {i}:")

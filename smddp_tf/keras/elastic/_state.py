@@ -11,11 +11,13 @@ from smddp_tf._collectives.objects import broadcast_object
 from smddp_tf._collectives.variables import broadcast_
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
+from smddp_tf._state import share
 from smddp_tf._types import Variable
 from smddp_tf.keras.callbacks._base import training_state
 from smddp_tf.keras.elastic._commits import Commit, Commits
 
 tf = tensorflow()
+_KEPT = "layers, besides variables"  # among a commit's objects; no attribute has such a name
 _NUMBERS = itertools.count()  # scripts make their states in the same order each time
 
 
@@ -98,6 +100,16 @@ class ObjectState(State):
         """The variables that belong to the state."""
         return []
 
+    def _kept(self) -> dict:
+        """What belongs to the state besides variables and objects."""
+        return {}
+
+    def _take(self, kept: dict) -> None:
+        """Goes back to what _kept() returned."""
+
+    def _send_kept(self) -> None:
+        """Gives all ranks that of rank 0."""
+
     def _set(self, objects: dict) -> None:
         for name, value in objects.items():
             setattr(self, name, copy.deepcopy(value))
@@ -111,11 +123,13 @@ class ObjectState(State):
         with tf.device("/CPU:0"):
             self._saved = [(v, tf.identity(tf.convert_to_tensor(v))) for v in self._variables()]
         self._saved_objects = copy.deepcopy(self._objects())
+        self._saved_kept = self._kept()
 
     def restore(self) -> None:
         """Takes back all changes since the last save() or commit()."""
         for variable, value in self._saved:
             variable.assign(value)
+        self._take(self._saved_kept)
         self._set(self._saved_objects)
 
     def commit(self) -> None:
@@ -130,10 +144,14 @@ class ObjectState(State):
         if self.is_kept() and basics.rank() == 0:
             names = [variable.name for variable, _ in self._saved]
             values = [value for _, value in self._saved]
-            self._commits.write(Commit(names, values, self._saved_objects))
+            objects = self._saved_objects
+            if self._saved_kept:
+                objects = {**objects, _KEPT: self._saved_kept}
+            self._commits.write(Commit(names, values, objects))
 
     def sync(self) -> None:
         """Gives all ranks the state of rank 0, and remembers it."""
+        self._send_kept()
         broadcast_(self._variables(), 0, "elastic state")
         self._set(broadcast_object(self._objects(), 0, name="elastic objects"))
         self.save()
@@ -147,6 +165,8 @@ class ObjectState(State):
         commit = self._commits.read() if basics.rank() == 0 else None
         if commit is None:
             return False
+        if _KEPT in commit.objects:
+            self._take(commit.objects[_KEPT])
         variables = self._variables()
         here = [(variable.name, tuple(variable.shape)) for variable in variables]
         there = [(n, v.shape) for n, v in zip(commit.names, commit.values, strict=True)]
@@ -231,6 +251,15 @@ class TensorFlowKerasState(ObjectState):
 
     def _variables(self) -> list:
         return training_state(self.model, self.optimizer)
+
+    def _kept(self) -> dict:
+        return share.state_of(share.layers_of(self.model))
+
+    def _take(self, kept: dict) -> None:
+        share.restore(share.layers_of(self.model), kept)
+
+    def _send_kept(self) -> None:
+        share.send(share.layers_of(self.model), 0)
 
 
 class KerasState(TensorFlowKerasState):

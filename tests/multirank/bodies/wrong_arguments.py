@@ -141,9 +141,8 @@ def _roots_and_variables():
                 call(1.0, wrong)
         with raises(TypeError, "root_rank="):
             hvd.callbacks.BroadcastGlobalVariablesCallback(wrong)
-    model = keras.Sequential([keras.layers.Dense(1)])
     for wrong, advice in (
-        (model, "give its variables, as model.variables"),
+        (keras.optimizers.SGD(), "give its variables, as model.variables"),
         (v, "give [value]"),
         ({"v": v}, "give list(values.values())"),
     ):
@@ -154,7 +153,7 @@ def _roots_and_variables():
             hvd.broadcast_variables([v, wrong], 0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        hvd.broadcast_variables(model.layers[0].variables, np.int64(0))  # not built
+        hvd.broadcast_variables(keras.layers.Dense(1).variables, np.int64(0))  # not built
         hvd.broadcast_variables([v], np.int64(0))
         hvd.init()
         hvd.init(process_sets=[hvd.ProcessSet([0])])
