@@ -31,3 +31,8 @@ def test_adapted_layers(keras_job):
 def test_feature_space(keras_job):
     """A FeatureSpace has the widths of rank 0's features on all ranks."""
     keras_job(layer_state.feature_space, 2).check(2)
+
+
+def test_differences(keras_job):
+    """Other arguments are told; CheckRanksEqual and elastic states know vocabularies and means."""
+    keras_job(layer_state.differences, 2).check(2)

@@ -235,3 +235,91 @@ def feature_space():
     with raises(RanksDifferError, "num_tokens of CategoryEncoding", "hvd.adapt(layer, data)"):
         hvd.broadcast_variables(own, 0)
     report(done=True)
+
+
+# What each rank makes, and the argument that differs.
+CONFIGURED = {
+    "salt of Hashing": lambda: layers.Hashing(4, salt=1 + rank),
+    "num_bins of HashedCrossing": lambda: layers.HashedCrossing(4 + rank),
+    "num_tokens of CategoryEncoding": lambda: layers.CategoryEncoding(4 + rank),
+    "scale of Rescaling": lambda: layers.Rescaling(1.0 / (1 + rank)),
+    "height of Resizing": lambda: layers.Resizing(8 + rank, 8),
+    "width of CenterCrop": lambda: layers.CenterCrop(8, 8 + rank),
+    "mean of Normalization": lambda: layers.Normalization(mean=1.0 + rank, variance=1.0),
+    "num_oov_indices of StringLookup": lambda: layers.StringLookup(num_oov_indices=1 + rank),
+    "standardize of TextVectorization": lambda: layers.TextVectorization(
+        standardize=("lower", None)[rank]
+    ),
+}
+
+
+def _warned(call) -> list:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught if "the ranks' layers differ" in str(one.message)]
+
+
+def _configurations():
+    for what, make in CONFIGURED.items():
+        argument, kind = what.split(" of ")
+        with raises(RanksDifferError, f"{argument} of {kind}", "on rank 0", "on rank 1"):
+            hvd.broadcast_variables([make(), tf.Variable(1.0)], 0)
+    boundaries = layers.Discretization(bin_boundaries=[0.5 + rank, 2.0])
+    hvd.broadcast_variables([boundaries, tf.Variable(1.0)], 0)
+    assert _numpy(boundaries(tf.constant([0.7, 3.0]))).tolist() == [1, 2]
+    # Of a random layer, a warning; of names and seeds, no word.
+    flip = layers.RandomFlip(("horizontal", "vertical")[rank])
+    told = _warned(lambda: hvd.broadcast_variables([flip, tf.Variable(1.0)], 0))
+    assert len(told) == 1 and "mode of RandomFlip" in told[0], told
+    alike = layers.Dropout(0.5, seed=rank, name=f"dropout_of_{rank}")
+    assert not _warned(lambda: hvd.broadcast_variables([alike, tf.Variable(1.0)], 0))
+
+
+class Rename(keras.callbacks.Callback):
+    """Gives rank 1 another vocabulary in the middle of training."""
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if rank == 1:
+            self.model.layers[0].set_vocabulary(["b", "a"])
+
+
+def _told_in_fit():
+    x = tf.constant([[word] for word in "abababab"])
+    with raises(RanksDifferError, "vocabulary of StringLookup", "on rank 1"):
+        _fit(_embedding(["a", "b"]), x, Rename(), C.CheckRanksEqual())
+    hashing = [keras.Input((1,), dtype="string"), layers.Hashing(3, salt=1 + rank)]
+    model = keras.Sequential([*hashing, layers.Embedding(3, 1), layers.Flatten()])
+    with raises(RanksDifferError, "salt of Hashing"):
+        _fit(model, x)
+
+
+def _elastic():
+    """sync() gives all ranks rank 0's; restore() what the last commit had."""
+    model = _normalizing()
+    model.layers[0].adapt(_shard())
+    state = hvd.elastic.KerasState(model)
+    state.sync()
+    mean = np.asarray(model.layers[0].mean).tolist()
+    assert _same(mean)
+    model.layers[0].adapt(_shard() + 7)
+    state.restore()
+    assert np.asarray(model.layers[0].mean).tolist() == mean
+    words = _embedding(["a", "b"] if rank == 0 else ["b", "a"])
+    state = hvd.elastic.KerasState(words)
+    state.sync()
+    words.layers[0].set_vocabulary(["c", "d"])
+    state.restore()
+    assert [str(one) for one in words.layers[0].get_vocabulary()] == ["[UNK]", "a", "b"]
+
+
+def differences():
+    _configurations()
+    _told_in_fit()
+    _elastic()
+    bad = layers.Normalization() if rank else layers.StringLookup(vocabulary=["a"])
+    with raises(RuntimeError, "failed on rank 0"):
+        hvd.adapt(bad, WORDS)  # it has a vocabulary
+    with raises(TypeError, "a layer that has adapt()"):
+        hvd.adapt(_normalizing(), FLOATS)
+    report(done=True)
