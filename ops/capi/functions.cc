@@ -21,6 +21,7 @@
 #include "engine/communicator.h"
 #include "engine/part_sizes.h"
 #include "engine/start_job.h"
+#include "engine/watch/signals.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cuda/image.h"
 #include "transport/nccl/library.h"
@@ -173,6 +174,8 @@ int smddp_shutdown(int failed) {
   FlushLog();
   return SMDDP_OK;
 }
+
+void smddp_ask_before_interrupts(int (*ask)(void)) { AskBeforeInterrupts(ask); }
 
 int smddp_is_initialized(void) { return communicator.load() != nullptr; }
 int smddp_rank(void) {

@@ -42,6 +42,9 @@ SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_ag
 // failed != 0: the process exits because of an error, so MPI is not finalized. Idempotent.
 SMDDP_EXPORT int smddp_shutdown(int failed);
 SMDDP_EXPORT int smddp_is_initialized(void);
+// While ranks wait for each other, SIGINT is answered: if `ask` returns other than 0, the wait
+// fails on all ranks. It is called on any thread. Null: SIGINT does not end waits.
+SMDDP_EXPORT void smddp_ask_before_interrupts(int (*ask)(void));
 // These return -1 before smddp_init.
 SMDDP_EXPORT int smddp_rank(void);
 SMDDP_EXPORT int smddp_size(void);

@@ -53,6 +53,7 @@ class Communicator : public Watched {
   void InspectPlans(
       double seconds,
       const std::function<void(const std::string& waiting, double waited)>& look) override;
+  double JoiningSince() const override { return everybody_->joining_since(); }
   Status InspectCycles(double seconds) override;
   void FailAll(const Status& failure) override;
   // Breaks the communicator on every rank of the job after an operation failed in any of its sets;

@@ -131,6 +131,13 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
 // ---- join ---------------------------------------------------------------------------------------
 
 Status RankSet::Join(int* last) {
+  joining_since_ = NowSeconds();
+  Status status = WaitForJoins(last);
+  joining_since_ = 0;
+  return status;
+}
+
+Status RankSet::WaitForJoins(int* last) {
   Waiter waiter = MakeWaiter();
   // Fails on all ranks a step that failed on this one: zeros for the rest of it would be wrong.
   plans_.GiveUp();

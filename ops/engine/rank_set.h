@@ -57,6 +57,8 @@ class RankSet {
   // Takes part in the other ranks' collectives, contributing zeros, until all have joined. *last:
   // the last job rank to join.
   Status Join(int* last);
+  // When a thread began to wait there; 0: none does.
+  double joining_since() const { return joining_since_; }
 
   // True if no collective is pending or in progress.
   bool Idle() const { return direct_.Idle() && gradients_.Idle(); }
@@ -86,6 +88,7 @@ class RankSet {
     JoinedChannel direct, gradients;
   };
   bool JoinOver(const Joining& joining, int* last) const;
+  Status WaitForJoins(int* last);
   bool ServeJoined(Joining* joining);
   Status JoinFailure(const Joining& joining) const;
   Broken UnlessClosed(const Broken& broken);
@@ -97,6 +100,7 @@ class RankSet {
 
   const int number_;
   std::atomic<bool> closed_{false};
+  std::atomic<double> joining_since_{0};
   std::unique_ptr<Connection> connection_;
   Channel direct_;
   Channel gradients_;

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -58,6 +60,12 @@ def _refuse_child() -> None:
         )
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int)
+def _may_interrupt() -> int:
+    """Whether SIGINT becomes KeyboardInterrupt, for which a wait in C++ must end."""
+    return int(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Connects this process to the other ranks of the job. Further calls have no effect.
 
@@ -108,6 +116,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             config.mark_rank()
 
         _install_exit_hooks()
+        native.core().smddp_ask_before_interrupts(_may_interrupt)
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
         raise_for(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
         for process_set in wanted:
@@ -126,4 +135,5 @@ def shutdown() -> None:
         process_set._invalidate()
     added_sets.clear()
     native.core().smddp_shutdown(int(_failed))
+    native.core().smddp_ask_before_interrupts(None)
     config.unmark_rank()

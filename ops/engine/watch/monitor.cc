@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>  // for exchange
 
 #include "collective/header_exchange.h"
 #include "core/c_numbers.h"
 #include "core/deadline.h"
+#include "core/detached_thread.h"
 #include "core/log.h"
 #include "engine/channel.h"
 #include "engine/watch/signals.h"
@@ -21,6 +23,9 @@ constexpr double kGrace = 0.15;
 constexpr double kReadySeconds = 0.1;
 // The monitor of a process that runs at all, on a busy machine too, has looked meanwhile.
 constexpr double kStillSeconds = 1;
+// What a thread waits for so long after SIGINT did not just end.
+constexpr double kInterruptSeconds = 0.2;
+enum : int { kAsking, kMayInterrupt, kMayNot };
 
 // The ranks that rank `self` is waiting for.
 std::string RankList(const std::vector<int>& ranks, int self) {
@@ -71,6 +76,7 @@ void Monitor::Stop() {
   WakeMonitor();
   if (thread_.joinable()) thread_.join();
   UnwatchTermination();
+  UnwatchInterrupts();
 }
 
 void Monitor::Loop() {
@@ -85,11 +91,13 @@ void Monitor::Loop() {
     Tick(std::min(now - last, 4 * kTickMs / 1000.0));
     last = now;
     if (terminated) AnswerTermination();
+    WatchInterrupts();
   }
   shm_->Leave();
 }
 
 void Monitor::Tick(double seconds) {
+  if (TakeInterrupt()) interrupted_at_ = NowSeconds();
   unflushed_ += seconds;
   if (unflushed_ > 1.0) {
     watched_->timeline()->Flush();
@@ -105,6 +113,11 @@ void Monitor::Tick(double seconds) {
   std::string last_words;
   auto look = [&](Operation* operation, const std::vector<int>& missing) {
     CheckOperation(operation, missing, &failure);
+    if (interrupted_at_ != 0) {
+      NoteInterrupt(
+          "waited for " + RankList(missing, topo_.rank) + " in " + DescribeOperation(*operation),
+          operation->ready);
+    }
     if (!last_words.empty() || operation->waited < kReadySeconds) return;
     last_words = LogLine(LogLevel::kError, DescribeTermination(*operation, missing));
   };
@@ -115,6 +128,7 @@ void Monitor::Tick(double seconds) {
   CheckPlans(seconds, &failure);
   Status cycle = watched_->InspectCycles(seconds);
   if (failure.ok()) failure = cycle;
+  CheckInterrupt(&failure);
   if (!failure.ok()) Break(failure);
 }
 
@@ -125,8 +139,37 @@ void Monitor::ListenToNodes() {
   if (alarm_ != nullptr && alarm_->Heard(&code, &text)) shm_->PostFailure(code, text);
 }
 
-void Monitor::CheckPlans(double seconds, Status* failure) const {
+// `since`: when that wait began.
+void Monitor::NoteInterrupt(const std::string& what, double since) {
+  if (since != 0 && since <= interrupted_at_ && interrupted_.empty()) interrupted_ = what;
+}
+
+// Python raises KeyboardInterrupt when its main thread comes back from where it waits, so that wait
+// is to end. If it ends by itself, or the script handles SIGINT in its own way, nothing is done.
+void Monitor::CheckInterrupt(Status* failure) {
+  if (interrupted_at_ == 0) return;
+  NoteInterrupt("waited in join()", watched_->JoiningSince());
+  const std::string what = std::exchange(interrupted_, "");
+  const bool lasts = NowSeconds() - interrupted_at_ >= kInterruptSeconds;
+  const MayInterrupt ask = WhoMayInterrupt();
+  const bool never = ask == nullptr || (may_interrupt_ && *may_interrupt_ == kMayNot);
+  if (never || (lasts && what.empty())) {
+    interrupted_at_ = 0;
+    may_interrupt_.reset();
+  } else if (lasts && may_interrupt_ == nullptr) {
+    // On a thread of its own, since Python may be slow to answer.
+    may_interrupt_ = std::make_shared<std::atomic<int>>(kAsking);
+    RunDetached([ask, answer = may_interrupt_] { *answer = ask() ? kMayInterrupt : kMayNot; });
+  } else if (lasts && *may_interrupt_ == kMayInterrupt && failure->ok()) {
+    *failure = {Code::kRemote, "rank " + std::to_string(topo_.rank) +
+                                   " was interrupted (SIGINT) while it " + what +
+                                   "; to go on, all ranks must call shutdown() and init()"};
+  }
+}
+
+void Monitor::CheckPlans(double seconds, Status* failure) {
   watched_->InspectPlans(seconds, [&](const std::string& waiting, double waited) {
+    if (waited > 0) NoteInterrupt("waited in a step, " + waiting, NowSeconds() - waited);
     if (!failure->ok() || waited <= config_.timeout_seconds) return;
     *failure = {Code::kTimeout, waiting + ": that bucket was not submitted within " +
                                     FormatSeconds(waited) +

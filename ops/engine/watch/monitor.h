@@ -6,6 +6,8 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -38,7 +40,9 @@ class Monitor {
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
   Status DeathOf(const Operation& operation, int rank) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
-  void CheckPlans(double seconds, Status* failure) const;
+  void CheckPlans(double seconds, Status* failure);
+  void NoteInterrupt(const std::string& what, double since);
+  void CheckInterrupt(Status* failure);
   void Break(const Status& own);
   void TellNodes();
   void ListenToNodes();
@@ -63,6 +67,11 @@ class Monitor {
   std::vector<double> still_seconds_;
   bool broken_ = false, nodes_told_ = false;
   Status broken_by_;
+  // SIGINT: when it came (0: it did not), what this rank has waited for since before, and whether
+  // the script wants that to fail.
+  double interrupted_at_ = 0;
+  std::string interrupted_;
+  std::shared_ptr<std::atomic<int>> may_interrupt_;
   double unflushed_ = 0;  // seconds since the timeline was flushed
   std::atomic<bool> stopping_{false};
   std::atomic<bool> alive_{false};

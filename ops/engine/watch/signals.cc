@@ -79,7 +79,49 @@ void OnTermination(int) {
   errno = saved;
 }
 
+std::atomic<MayInterrupt> may_interrupt{nullptr};
+std::atomic<void (*)(int)> handler_before{nullptr};
+std::atomic<bool> interrupted{false};
+
+void OnInterrupt(int number) {
+  int saved = errno;
+  if (::getpid() == owner) {
+    interrupted = true;
+    Wake(wake_for_handler);
+  }
+  errno = saved;
+  if (auto* before = handler_before.load()) before(number);
+}
+
 }  // namespace
+
+void AskBeforeInterrupts(MayInterrupt ask) { may_interrupt = ask; }
+MayInterrupt WhoMayInterrupt() { return may_interrupt; }
+
+void WatchInterrupts() {
+  if (may_interrupt == nullptr) return;
+  struct sigaction current = {};
+  sigaction(SIGINT, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler == SIG_DFL ||
+      current.sa_handler == SIG_IGN || current.sa_handler == OnInterrupt) {
+    return;
+  }
+  owner = ::getpid();
+  wake_for_handler = WakeDescriptor();
+  handler_before = current.sa_handler;
+  current.sa_handler = OnInterrupt;
+  sigaction(SIGINT, &current, nullptr);
+}
+
+void UnwatchInterrupts() {
+  struct sigaction current = {};
+  sigaction(SIGINT, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) != 0 || current.sa_handler != OnInterrupt) return;
+  current.sa_handler = handler_before;
+  sigaction(SIGINT, &current, nullptr);
+}
+
+bool TakeInterrupt() { return interrupted.exchange(false); }
 
 void WatchTermination() {
   struct sigaction current = {};

@@ -1,5 +1,6 @@
-// SIGTERM, handled only if the script does not handle it: the handler writes what the monitor has
-// prepared and wakes it, which reports the rest and then lets the signal take its default action.
+// SIGTERM and SIGINT. The former is handled only if the script does not handle it: the handler
+// writes what the monitor has prepared and wakes it, which reports the rest and then lets the
+// signal take its default action.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@ namespace smddp {
 
 // Installs the handler if SIGTERM has its default action. Idempotent.
 void WatchTermination();
-// Waits up to `milliseconds`, or until SIGTERM or WakeMonitor. Returns true on SIGTERM.
+// Waits up to `milliseconds`, or until SIGTERM, SIGINT or WakeMonitor. Returns true on SIGTERM.
 bool WaitForTermination(int milliseconds);
 void WakeMonitor();
 // What the handler writes at once, since a launcher's SIGKILL may follow in a millisecond: whole
@@ -18,6 +19,21 @@ void PrepareLastWords(const std::string& lines);
 bool SaidLastWords();
 // Restores SIGTERM's default action, if the handler is still ours.
 void UnwatchTermination();
+
+// ---- SIGINT: the handler tells the monitor, and calls the one that was there before -------------
+
+// Whether a wait may be failed because of SIGINT: not if the script handles it in another way than
+// by KeyboardInterrupt. May be slow, as Python's answers are. Null: never.
+using MayInterrupt = int (*)();
+void AskBeforeInterrupts(MayInterrupt ask);
+MayInterrupt WhoMayInterrupt();
+// Installs the handler over one that is neither the default nor "ignore". To be called again and
+// again, since a notebook sets Python's anew for each cell.
+void WatchInterrupts();
+void UnwatchInterrupts();
+// Whether SIGINT came since the last call.
+bool TakeInterrupt();
+
 // Ends the process by SIGTERM's default action.
 [[noreturn]] void Terminate();
 

@@ -25,6 +25,8 @@ class Watched {
   virtual void InspectPlans(
       double seconds,
       const std::function<void(const std::string& waiting, double waited)>& look) = 0;
+  // Since when this rank has waited in join(), in seconds of NowSeconds(); 0: it does not.
+  virtual double JoiningSince() const { return 0; }
   // Returns an error if ranks of this node are deadlocked across channels.
   virtual Status InspectCycles(double seconds) = 0;
   // Fails all operations, pending or future, with this failure or, if there was one, an earlier

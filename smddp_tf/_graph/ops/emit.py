@@ -15,12 +15,23 @@ _ops = library.ops()
 jit_gradients: dict = {}
 
 
+def _run(op, arguments):
+    """Runs an op eagerly; Ctrl-C while it waits is a KeyboardInterrupt."""
+    try:
+        return op(**arguments)
+    except RuntimeError as error:
+        # It came while TensorFlow made its own error, of the wait that had ended because of it.
+        if "REPLACED BY KeyboardInterrupt" not in str(error):
+            raise
+        raise KeyboardInterrupt from error
+
+
 def emit(kind: str, **arguments):
     """Emits an op that keeps program order. Returns its outputs."""
     library.check_async_ops()
     op = getattr(_ops, f"smddp_{kind}")
     if tf.executing_eagerly() and library.only_cpus():
-        return op(**arguments)
+        return _run(op, arguments)
     order.keep()
     with library.where_tensors_are():
         return op(**arguments)
