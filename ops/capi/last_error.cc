@@ -8,6 +8,7 @@
 namespace {
 
 thread_local std::string last_error;
+thread_local std::string next_name;
 
 std::mutex suspicion_mutex;
 std::string* const suspicion = new std::string;  // never destroyed: threads may outlive statics
@@ -28,6 +29,10 @@ int smddp::Return(const Status& status) {
 }
 
 const char* smddp_last_error(void) { return last_error.c_str(); }
+
+void smddp_name_next(const char* name) { next_name = name; }
+
+const char* smddp_next_name(void) { return next_name.c_str(); }
 
 void smddp_suspect(const char* text) {
   std::lock_guard<std::mutex> lock(suspicion_mutex);

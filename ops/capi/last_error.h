@@ -1,4 +1,4 @@
-// The message of each thread's last failure in the C API.
+// What the C API keeps for each thread: the message of its last failure, and the next op's name.
 #pragma once
 
 #include <exception>

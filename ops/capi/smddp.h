@@ -67,6 +67,9 @@ SMDDP_EXPORT void smddp_warn(const char* text);  // writes one line to the log
 SMDDP_EXPORT void smddp_info(const char* text);  // the same, with SMDDP_LOG_LEVEL=info
 // The message of the calling thread's last failure.
 SMDDP_EXPORT const char* smddp_last_error(void);
+// The name of the collective of the op that this thread runs next, whose attribute is empty.
+SMDDP_EXPORT void smddp_name_next(const char* name);
+SMDDP_EXPORT const char* smddp_next_name(void);
 // What may be the cause, if ranks wait for each other or disagree later: such a failure's message
 // ends with it. "" for nothing.
 SMDDP_EXPORT void smddp_suspect(const char* text);

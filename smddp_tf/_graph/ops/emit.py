@@ -2,6 +2,7 @@
 
 from smddp_tf._graph import library, order, xla
 from smddp_tf._graph.calls import call_number
+from smddp_tf._graph.eager_names import attribute_for
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import unique_name
 from smddp_tf._job.enums import Matching
@@ -43,13 +44,15 @@ def emit_matched(kind: str, group: Group, **arguments):
     In program order, the op blocks a thread of TensorFlow's until it is done, as do eager ones; in
     threads and TF1 sessions, it does not (ops/tf/runtime/op_call.h).
     """
-    matching = order.matching()
+    matching, eager = order.matching(), tf.executing_eagerly()
     if matching == Matching.BY_NAME:
         arguments["tensor_name"] = unique_name(arguments["tensor_name"], group)
-    if matching != Matching.IN_ORDER and not tf.executing_eagerly():
+    if matching != Matching.IN_ORDER and not eager:
         in_session = matching == Matching.BY_NAME
         arguments["call"] = call_number() if in_session else tf.constant(0, tf.int64)
         kind = f"unordered_{kind}"
+    if eager:
+        arguments["tensor_name"] = attribute_for(arguments["tensor_name"])
     return emit(kind, process_set=group.id, matching=int(matching), **arguments)
 
 

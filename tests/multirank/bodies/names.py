@@ -1,8 +1,12 @@
 """What ranks do in test_names.py."""
 
+import pathlib
+import resource
 import threading
+import warnings
 
 import tensorflow as tf
+from checks import raises
 from harness import rank, report, size
 
 import smddp_tf as hvd
@@ -97,3 +101,36 @@ def scattered():
     except tf.errors.FailedPreconditionError as error:
         assert "rows" in error.message and "rows#2" not in error.message, error.message
         report(done=True)
+
+
+def _resident() -> int:
+    pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+def many_names():
+    """A name for each step; each still names its own collective in an error."""
+    x = tf.ones([4])
+
+    def steps(first, last):
+        for step in range(first, last):
+            assert float(_summed(x, f"loss_{step}")[0]) == size
+
+    steps(0, 500)
+    before = _resident()
+    steps(500, 2500)
+    grown = _resident() - before
+    with raises(tf.errors.FailedPreconditionError, "'of rank 0'", "'of rank 1'"):
+        _summed(x, f"of rank {rank}")
+    hvd.barrier(name="after the error")
+    names = hvd.allgather_object("gathered", name=f"objects {size}")
+    assert names == ["gathered"] * size
+    with warnings.catch_warnings(record=True) as caught, tf.GradientTape(persistent=True) as tape:
+        warnings.simplefilter("always")
+        tape.watch(x)
+        for step in range(800):  # with those from before, 1,000 names that a tape needs
+            y = _summed(x, f"on tape {step}")
+        assert tape.gradient(y, x).numpy().tolist() == [size] * 4
+    (told,) = [str(one.message) for one in caught if "distinct names" in str(one.message)]
+    assert "on tape" in told, told
+    report(grown=grown)
