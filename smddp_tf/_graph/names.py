@@ -18,6 +18,8 @@ _PACKAGE = __name__.split(".")[0] + "."
 _COUNTS = "_smddp_tf_counts"
 _DATASET = "_smddp_tf_dataset"
 _datasets: collections.Counter = collections.Counter()  # functions of tf.data with collectives
+# What Python numbers: Thread-5, Thread-5 (target), ThreadPoolExecutor-0_1, prefix_1.
+_COUNTED = re.compile(r"(?<=^Thread)-\d+|(?<=^ThreadPoolExecutor)-\d+|_\d+$")
 # Default name -> the thread that used it last.
 _threads: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 
@@ -25,16 +27,18 @@ _threads: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
 def _thread_title() -> str:
     """Tells the collectives of this thread from those of others; "" in the main thread.
 
-    It is the name of a thread that the script started, without its digits, since ranks may have
-    started different threads before. TensorFlow's threads have no names. They run the Python code
-    of a tf.data.Dataset (from_generator, tf.py_function) while the main thread trains, so that of
-    the function that calls the collective is in the title.
+    It is the name of a thread that the script started, with the digits that the script gave it.
+    Those that Python counts are left out (Thread-5, and of a pool's thread prefix_0), since ranks
+    may have started other threads before, and a pool gives work to whichever is idle. TensorFlow's
+    threads have no names. They run the Python code of a tf.data.Dataset (from_generator,
+    tf.py_function) while the main thread trains, so that of the function that calls the collective
+    is in the title.
     """
     thread = threading.current_thread()
     if thread is threading.main_thread():
         return ""
     if not isinstance(thread, threading._DummyThread):
-        return re.sub(r"[-_]?\d+", "", thread.name)
+        return _COUNTED.sub("", thread.name)
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
         frame = frame.f_back
@@ -53,8 +57,7 @@ def _warn_of_two_threads(name: str) -> None:
         warnings.warn(
             f"threads {other.name!r} and {thread.name!r} both have the collective {name!r}; if "
             "they run at the same time, ranks may combine different ones: give the threads names "
-            "that differ in more than digits (threading.Thread(name=...)), or the "
-            "collectives (name=)",
+            "of their own (threading.Thread(name=...)), or the collectives (name=)",
             stacklevel=2,
         )
 

@@ -30,3 +30,8 @@ def test_a_name_for_each_step(job, python):
     """2,000 names leave next to nothing behind, where TensorFlow would keep 36 KB of each."""
     for result in job(names.many_names, 2, python=python).check(2).values():
         assert result["grown"] < 10 << 20, result
+
+
+def test_threads_that_differ_in_digits(job):
+    """The names that a script gives to threads tell their collectives apart."""
+    job(names.threads_that_differ_in_digits, 2).check(2)

@@ -134,3 +134,26 @@ def many_names():
     (told,) = [str(one.message) for one in caught if "distinct names" in str(one.message)]
     assert "on tape" in told, told
     report(grown=grown)
+
+
+def threads_that_differ_in_digits():
+    """Each rank starts them in another order, and has started another number of threads before."""
+    for _ in range(rank):
+        threading.Thread(target=lambda: None).start()
+    results, begin = {}, threading.Barrier(2)
+
+    def work(number):
+        begin.wait(60)
+        for step in range(20):
+            results[number, step] = float(hvd.allreduce(tf.constant(float(number)), op=hvd.Sum))
+
+    threads = [threading.Thread(target=work, args=(n,), name=f"t{n}") for n in (0, 1)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for thread in threads if rank else threads[::-1]:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    assert [str(one.message) for one in caught if "threads" in str(one.message)] == []
+    assert results == {(n, step): float(n * size) for n in (0, 1) for step in range(20)}
+    report(done=True)
