@@ -3,7 +3,7 @@
     python benchmarks/bench_hosts.py --ranks 1,1 2,2 --rates 1gbit 10gbit
     python benchmarks/bench_hosts.py --libraries old/lib smddp_tf/lib --rounds 5
     python benchmarks/bench_hosts.py --ranks 2,2 --rates 10gbit --cases alltoall64 alltoall4K \
-        --settings SMDDP_ALLTOALL_AGGREGATE_BYTES=0 SMDDP_ALLTOALL_AGGREGATE_BYTES=1048576
+        --settings SMDDP_CHUNK_BYTES=262144 SMDDP_CHUNK_BYTES=1048576
 
 Needs root, or rights to make network namespaces. Each case runs in a job of its own, so several
 libraries or settings take turns; a row has the median of the rounds' medians, the smallest and the

@@ -37,7 +37,7 @@ struct ChannelResources {
   bool timed = false;                    // collectives record when all peers had arrived
   uint64_t next_chunk = 0;               // the same on all ranks between operations
   uint64_t mismatches = 0;               // the same on all ranks of the node
-  size_t piece_bytes = 1 << 20;          // of payloads moved between nodes; see CrossNodeAlltoall
+  size_t piece_bytes = 1 << 20;          // of payloads moved between nodes, at a time
   DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
   size_t in_background = 0;              // of the channel's collectives; see InBackground()
   HostBuffer staging;                    // for tensors in the memory of a device; see Staged

@@ -13,11 +13,15 @@ size_t HeaderExchange::PayloadBytes(int nodes) {
 Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held,
                             const Payload& payload) {
   if (state_ == State::kNone) {
-    size_t size = static_cast<size_t>(owners->size());
+    rank_ = static_cast<size_t>(owners->rank());
+    size_ = static_cast<size_t>(owners->size());
     payload_bytes_ = PayloadBytes(owners->size());
-    messages_ = owners->Memory((sizeof own + payload_bytes_) * (size + 1));
+    messages_ = owners->Memory(MessageBytes() * (size_ + 1));
+    // See Came().
+    for (size_t i = 1; i <= size_; ++i) std::memset(messages_ + i * MessageBytes(), 0, sizeof own);
     std::memcpy(messages_, &own, sizeof own);
     if (payload) payload(messages_ + sizeof own);
+    disseminates_ = owners->size() > linear_nodes;
     Status started = Start(owners);
     if (!started.ok()) return started;
     state_ = State::kStarted;
@@ -30,7 +34,7 @@ Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held
       status = StartRound(owners);
       if (!status.ok()) return status;
     } else {
-      Finish(*owners);
+      Finish();
       state_ = State::kHeld;
     }
   }
@@ -39,7 +43,6 @@ Status HeaderExchange::Poll(PeerGroup* owners, const SlotHeader& own, bool* held
 }
 
 Status HeaderExchange::Start(PeerGroup* owners) {
-  disseminates_ = owners->size() > linear_nodes;
   have_ = 1;
   if (disseminates_) return StartRound(owners);
   have_ = static_cast<size_t>(owners->size());
@@ -58,13 +61,24 @@ Status HeaderExchange::StartRound(PeerGroup* owners) {
   return owners->StartAlltoallV(messages_, send, behind, receive);
 }
 
-void HeaderExchange::Finish(const PeerGroup& owners) {
-  size_t size = static_cast<size_t>(owners.size()), rank = static_cast<size_t>(owners.rank());
-  headers_.resize(size);
-  payloads_.resize(size * payload_bytes_);
-  for (size_t i = 0; i < size; ++i) {
-    size_t node = disseminates_ ? (rank + i) % size : i;
-    const char* message = messages_ + (disseminates_ ? i : i + 1) * MessageBytes();
+// Where a header will arrive there were zeros, and no header is all zeros: it has a signature, or
+// says that a node has joined or left.
+bool HeaderExchange::Came(int node) const {
+  if (state_ != State::kStarted) return state_ != State::kNone;
+  static const SlotHeader none{};
+  return std::memcmp(Message(static_cast<size_t>(node)), &none, sizeof none) != 0;
+}
+
+char* HeaderExchange::Message(size_t node) const {
+  size_t place = disseminates_ ? (node + size_ - rank_) % size_ : node + 1;
+  return messages_ + place * MessageBytes();
+}
+
+void HeaderExchange::Finish() {
+  headers_.resize(size_);
+  payloads_.resize(size_ * payload_bytes_);
+  for (size_t node = 0; node < size_; ++node) {
+    const char* message = Message(node);
     std::memcpy(&headers_[node], message, sizeof(SlotHeader));
     std::memcpy(&payloads_[node * payload_bytes_], message + sizeof(SlotHeader), payload_bytes_);
   }

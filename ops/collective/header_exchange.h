@@ -43,6 +43,8 @@ class HeaderExchange {
   const char* payload(int node) const { return payloads_.data() + node * payload_bytes_; }
   // The operation uses the owners' group from now on, until Close().
   void Use() { state_ = State::kUsed; }
+  // Whether a node's header has arrived in the exchange that is under way, or that was the last.
+  bool Came(int node) const;
   // Ends the exchange; the next operation starts a new one.
   void Close() { state_ = State::kNone; }
   // Announces to the other nodes that `job_rank` has left. To be called until it returns true: they
@@ -57,7 +59,9 @@ class HeaderExchange {
   enum class State { kNone, kStarted, kHeld, kUsed };
   Status Start(PeerGroup* owners);
   Status StartRound(PeerGroup* owners);
-  void Finish(const PeerGroup& owners);
+  void Finish();
+  // Where a node's message lies.
+  char* Message(size_t node) const;
 
   State state_ = State::kNone;
   bool gone_ = false;
@@ -66,7 +70,8 @@ class HeaderExchange {
   // In the group's memory, until the exchange completes: the own message, then those of all nodes;
   // in a dissemination the own one, then those of the nodes behind this one.
   char* messages_ = nullptr;
-  size_t have_ = 0;  // messages that are there, or under way
+  size_t rank_ = 0, size_ = 0;  // of the owners' group
+  size_t have_ = 0;             // messages that are there, or under way
   size_t payload_bytes_ = 0;
   std::vector<SlotHeader> headers_;
   std::vector<char> payloads_;

@@ -340,6 +340,21 @@ std::vector<int> Pipeline::Missing() const {
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
     if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
   }
+  return missing.empty() ? MissingOnOtherNodes() : missing;
+}
+
+// The owners of the same share for which this one waits: those whose headers have not come, and
+// then those that an exchange under way is with.
+std::vector<int> Pipeline::MissingOnOtherNodes() const {
+  std::vector<int> missing;
+  bool owner = topo_.num_nodes > 1 && shm_->rank() < topo_.owners;
+  if (!owner || combined_ == num_chunks_ || !StagedByAll(combined_)) return missing;
+  for (int node = 0; node < topo_.num_nodes; ++node) {
+    bool late = verified_ ? AwaitsNode(node) : !resources_->exchange.Came(node);
+    if (late && node != topo_.node) {
+      missing.push_back(topo_.job_ranks[topo_.nodes[node][shm_->rank()]]);
+    }
+  }
   return missing;
 }
 

@@ -54,6 +54,9 @@ class Pipeline : public Collective {
   // On an owner, with several nodes: writes what travels with the header of the first chunk, which
   // all ranks of the node have staged; at most HeaderExchange::PayloadBytes().
   virtual void SendWithHeader(char* /*to*/) {}
+  // On an owner whose peers in the node have all come, with several nodes: whether it waits for
+  // what comes from that node, or goes there, now that the headers are compared.
+  virtual bool AwaitsNode(int /*node*/) const { return true; }
   // Called after the last chunk until it returns true; sets *moved if it made progress.
   virtual bool Conclude(bool* /*moved*/) { return true; }
 
@@ -115,6 +118,7 @@ class Pipeline : public Collective {
   bool AdvanceMismatch();
   bool MismatchInNode();
   std::vector<int> MissingInMismatch() const;
+  std::vector<int> MissingOnOtherNodes() const;
   bool MismatchAcrossNodes();
   MismatchReport OwnReport() const;
   void Resume(const std::vector<MismatchReport>& reports, const std::vector<int>& ranks,

@@ -4,7 +4,6 @@
 #include "collective/device/staged.h"
 #include "collective/device/vote.h"
 #include "collective/host/allreduce.h"
-#include "collective/host/cross_node_alltoall.h"
 #include "collective/host/exchange.h"
 #include "collective/host/hierarchical_allgather.h"
 #include "collective/host/hierarchical_alltoall.h"
@@ -63,14 +62,6 @@ std::string RejectUnlessMidSized(const Selector& selector, const ChannelResource
                                                    : NotSmall(selector, resources, request);
 }
 
-// The mean is over parts that are not empty: what messages would carry if each pair of ranks sent
-// its own. All ranks know the parts, so all choose alike.
-std::string SmallPartsOnly(const Selector& selector, const ChannelResources&,
-                           const Request& request) {
-  bool large = HierarchicalAlltoall::MeanPart(request) >= selector.alltoall_aggregate_bytes;
-  return large ? "the parts are large" : "";
-}
-
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
@@ -90,9 +81,7 @@ const Entry kTable[] = {
     {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
     {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Never, New<ShmAlltoall>},
-    {"hierarchical_alltoall", Kind::kAlltoall, HierarchicalAlltoall::Cannot, SmallPartsOnly,
-     New<HierarchicalAlltoall>},
-    {"cross_node_alltoall", Kind::kAlltoall, SeveralNodes, Never, New<CrossNodeAlltoall>},
+    {"hierarchical_alltoall", Kind::kAlltoall, SeveralNodes, Never, New<HierarchicalAlltoall>},
     {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Never, New<ShmReduceScatter>},
     {"hierarchical_reducescatter", Kind::kReduceScatter, SeveralNodes, Never,
      New<HierarchicalReduceScatter>},

@@ -15,9 +15,6 @@ struct Selector {
   size_t oneshot_bytes = 16 << 10;
   // From this size on, payloads are read directly from the peers' memory where possible.
   size_t single_copy_bytes = 32 << 10;
-  // Between nodes, alltoalls whose parts have fewer bytes than this on average are aggregated by
-  // node; 0: none.
-  size_t alltoall_aggregate_bytes = 128 << 10;
   std::string forced_allreduce;  // by name; empty: automatic
 
   // `request` and `resources` must outlive the collective. `why`, unless null, receives one line

@@ -21,6 +21,7 @@ constexpr struct {
   const char *name, *value, *instead;  // value null: any
 } kRemoved[] = {
     {"SMDDP_ALLREDUCE", "sockets", "the algorithm is chosen automatically"},
+    {"SMDDP_ALLTOALL_AGGREGATE_BYTES", nullptr, "one alltoall between nodes serves all sizes"},
     {"SMDDP_NCCL_BETWEEN", nullptr, "NCCL or the host carries tensors of GPUs between nodes"},
     {"SMDDP_NCCL_REGISTER", nullptr, "no memory is registered with NCCL"},
     {"SMDDP_SOCKETS", nullptr, "the ranks of a node are one group, on whatever sockets"},
@@ -90,7 +91,6 @@ Status Config::FromEnvironment(Config* config) {
       ReadNumber("SMDDP_TIMEOUT_SECONDS", 0.1, 1e7, &config->timeout_seconds),
       ReadNumber("SMDDP_STALL_WARNING_SECONDS", 0, 1e7, &config->stall_warning_seconds),
       ReadNumber("SMDDP_CHUNK_BYTES", 4096, 1 << 26, &config->chunk_bytes),
-      ReadNumber("SMDDP_ALLTOALL_AGGREGATE_BYTES", 0, 1e15, &config->alltoall_aggregate_bytes),
       ReadNumber("SMDDP_SPIN_MICROSECONDS", -1, 1000000, &config->spin_microseconds),
       ReadNumber("SMDDP_NODES", 0, 1 << 20, &config->nodes),
       ReadNumber("SMDDP_SINGLE_COPY", 0, 1, &config->single_copy),

@@ -38,11 +38,6 @@ struct Config {
   std::string staging;
   // SMDDP_ALLREDUCE: forces one algorithm. Default: chosen by size and placement.
   std::string allreduce;
-  // SMDDP_ALLTOALL_AGGREGATE_BYTES: between nodes, alltoalls whose parts have fewer bytes than this
-  // on average travel in one message per rank and node, others in one per pair of ranks. 0: never
-  // aggregated. Default: 128 KiB.
-  static constexpr size_t kAutomatic = SIZE_MAX;
-  size_t alltoall_aggregate_bytes = kAutomatic;
   // SMDDP_ISA: caps the SIMD level: generic, avx2 or avx512; on ARM generic or neon. Default: the
   // best that the CPU has.
   std::string isa;

@@ -34,9 +34,6 @@ double SpinSeconds(const Config& config, const Topology& topo) {
 Selector MakeSelector(const Config& config) {
   Selector selector;
   selector.forced_allreduce = config.allreduce;
-  if (config.alltoall_aggregate_bytes != Config::kAutomatic) {
-    selector.alltoall_aggregate_bytes = config.alltoall_aggregate_bytes;
-  }
   return selector;
 }
 

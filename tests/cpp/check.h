@@ -23,7 +23,8 @@ bool Register(const char* file, const char* name, std::function<void()> body);
 // Marks the running test as failed. Any thread may call it.
 void RecordFailure(const char* file, int line, const std::string& what);
 
-// Runs body(rank) for ranks 0..size-1, one thread each, and joins them.
+// Runs body(rank) for ranks 0..size-1, one thread each, and joins them; or, where each rank is a
+// process, for that rank alone.
 void RunRanks(int size, const std::function<void(int)>& body);
 
 template <typename T, typename = void>

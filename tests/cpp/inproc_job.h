@@ -38,6 +38,27 @@ inline bool AdvanceAll(const std::vector<std::unique_ptr<smddp::Collective>>& co
   return false;
 }
 
+// Gives up, with a timeout status, after 60 s.
+inline smddp::Status RunToEnd(smddp::Collective* collective, const smddp::Request& request) {
+  auto start = std::chrono::steady_clock::now();
+  constexpr int kYields = 200;  // then the other ranks have more use for the core
+  int idle = 0;
+  for (;;) {
+    smddp::Progress progress = collective->Advance();
+    if (progress == smddp::Progress::kDone) break;
+    idle = progress == smddp::Progress::kSome ? 0 : idle + 1;
+    if (idle < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) {
+      return {smddp::Code::kTimeout, "hung in " + request.Title()};
+    }
+  }
+  return collective->status();
+}
+
 class InprocJob {
  public:
   // Rank r is on node r * nodes / size, as with SMDDP_NODES. With `reads_peers` nothing is too
@@ -64,36 +85,16 @@ class InprocJob {
     if (topologies_[0]->num_nodes > 1) ConnectNodes(size, limit);
   }
 
-  // Runs the request on rank `rank` to its end; called on a thread of its own. Gives up, with a
-  // timeout status, after 60 s.
+  // Runs the request on rank `rank` to its end; called on a thread of its own.
   smddp::Status Run(int rank, const smddp::Request& request, const std::string& forced = "") {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
     selector.single_copy_bytes = 0;
-    selector.alltoall_aggregate_bytes = alltoall_aggregate_bytes;
-    auto collective = selector.Make(&resources_[rank], &request, nullptr);
-    auto start = std::chrono::steady_clock::now();
-    constexpr int kYields = 200;  // then the other ranks have more use for the core
-    int idle = 0;
-    for (;;) {
-      smddp::Progress progress = collective->Advance();
-      if (progress == smddp::Progress::kDone) break;
-      idle = progress == smddp::Progress::kSome ? 0 : idle + 1;
-      if (idle < kYields) {
-        std::this_thread::yield();
-      } else {
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
-      if (std::chrono::steady_clock::now() - start > std::chrono::seconds(60)) {
-        return {smddp::Code::kTimeout, "hung in " + request.Title()};
-      }
-    }
-    return collective->status();
+    return RunToEnd(selector.Make(&resources_[rank], &request, nullptr).get(), request);
   }
 
   const smddp::Topology& topology(int rank) const { return *topologies_[rank]; }
   smddp::ChannelResources& resources(int rank) { return resources_[rank]; }
-  size_t alltoall_aggregate_bytes = smddp::Selector().alltoall_aggregate_bytes;
 
  private:
   static std::vector<int> EvenNodes(int size, int nodes) {

@@ -13,7 +13,6 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
-#include <thread>
 #include <vector>
 
 #include "check.h"
@@ -98,12 +97,6 @@ bool Register(const char* file, const char* name, std::function<void()> body) {
 void RecordFailure(const char* file, int line, const std::string& what) {
   const std::lock_guard<std::mutex> lock(failures_mutex);
   if (++failures_of_test <= kMaxReportedFailures) printf("  %s:%d: %s\n", file, line, what.c_str());
-}
-
-void RunRanks(int size, const std::function<void(int)>& body) {
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.emplace_back(body, rank);
-  for (std::thread& rank : ranks) rank.join();
 }
 
 }  // namespace smddp_test

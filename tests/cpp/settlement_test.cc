@@ -123,7 +123,7 @@ TEST(TheCoreAddsItsOptions) {
   for (const char* name :
        {"smddp_tf version=", "shared memory layout=", "SMDDP_NODES=0", "SMDDP_SINGLE_COPY=1",
         "oneshot limit=", "oneshot limit of two ranks=", "SMDDP_SINGLE_PROCESS=0",
-        "SMDDP_NCCL=auto", "SMDDP_ALLTOALL_AGGREGATE_BYTES=automatic"}) {
+        "SMDDP_NCCL=auto"}) {
     EXPECT(Contains(plain, name), name);
   }
 }

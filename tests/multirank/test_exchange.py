@@ -42,3 +42,12 @@ def test_uneven_alltoall_between_nodes(job, ranks, nodes):
 def test_uneven_alltoall_under_mpich(job):
     """The same."""
     _uneven_between_nodes(job, 3, 3, launcher=MPICH)
+
+
+def test_a_wait_between_nodes_names_the_rank(job):
+    """Both ranks that came say which one did not."""
+    env = {"SMDDP_NODES": "3", "SMDDP_TIMEOUT_SECONDS": "4"}
+    result = job(exchange.one_stays_away, 3, env=env)
+    assert not result.timed_out, result.output[-4000:]
+    for rank in (0, 1):
+        assert " s for rank 2 in " in result.results[rank]["error"], result.results[rank]["error"]

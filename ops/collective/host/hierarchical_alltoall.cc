@@ -11,8 +11,10 @@
 //
 // With m nodes of k ranks, a node sends k (m - 1) messages for a chunk where each pair of ranks
 // would send k * k (m - 1), of the same bytes in all. The price is a second copy of the received
-// bytes, which is why large parts travel directly (cross_node_alltoall.h). Messages that fit beside
-// the header travel there: such an alltoall is one exchange.
+// bytes. Messages that fit beside the header travel there: such an alltoall is one exchange.
+//
+// A chunk takes equally much of every part that has bytes left. Where a slot has no room for some
+// bytes of each, the parts form groups, and the chunks take the groups in turns.
 #include "collective/host/hierarchical_alltoall.h"
 
 #include <algorithm>
@@ -33,23 +35,9 @@ size_t PartBytes(const Request& request, const Topology& topo, int source, int t
   return request.part_bytes[static_cast<size_t>(source) * topo.size + target];
 }
 
-// The most parts whose pieces may lie in one slot, if no part is empty.
-size_t MostParts(const Topology& topo) {
-  size_t most = 1, size = static_cast<size_t>(topo.size);
-  for (const auto& node : topo.nodes) {
-    size_t here = node.size(), owners = static_cast<size_t>(topo.owners);
-    size_t carried = 0;  // ranks of other nodes that the first owner carries
-    for (const auto& other : topo.nodes) {
-      if (&other != &node) carried += (other.size() + owners - 1) / owners;
-    }
-    most = std::max(most, here - 1 + carried * here);
-    if (here > owners) most = std::max(most, size - 1);
-  }
-  return most;
-}
-
-// The most parts whose pieces lie in one slot.
-size_t MostPartsOf(const Request& request, const Topology& topo) {
+// The most parts of one group whose pieces lie in one slot. The part from s to t is in group
+// (s + t) % groups.
+size_t MostParts(const Request& request, const Topology& topo, size_t groups) {
   std::vector<int> node_of(topo.size), local_of(topo.size);
   for (int node = 0; node < topo.num_nodes; ++node) {
     for (size_t local = 0; local < topo.nodes[node].size(); ++local) {
@@ -57,73 +45,75 @@ size_t MostPartsOf(const Request& request, const Topology& topo) {
       local_of[topo.nodes[node][local]] = static_cast<int>(local);
     }
   }
-  std::vector<size_t> parts(topo.size);
+  std::vector<size_t> parts(topo.size * groups);  // by rank and group
   for (int s = 0; s < topo.size; ++s) {
     for (int t = 0; t < topo.size; ++t) {
       if (s == t || PartBytes(request, topo, s, t) == 0) continue;
       bool near = node_of[s] == node_of[t];
-      if (near || local_of[s] >= topo.owners) ++parts[s];
-      if (!near) ++parts[topo.nodes[node_of[t]][local_of[s] % topo.owners]];
+      size_t group = static_cast<size_t>(s + t) % groups;
+      auto count = [&](int rank) { ++parts[static_cast<size_t>(rank) * groups + group]; };
+      if (near || local_of[s] >= topo.owners) count(s);
+      if (!near) count(topo.nodes[node_of[t]][local_of[s] % topo.owners]);
     }
   }
   return std::max<size_t>(1, *std::max_element(parts.begin(), parts.end()));
 }
 
-size_t EachBytes(const ChannelResources& resources, const Request& request) {
-  return resources.shm->chunk_bytes() / MostPartsOf(request, *resources.topology);
+// Bytes of a chunk. Where every node has a single rank, no bytes lie in slots.
+size_t ChunkBytes(const ChannelResources& resources) {
+  const Topology& topo = *resources.topology;
+  return topo.num_nodes == topo.size ? resources.piece_bytes : resources.shm->chunk_bytes();
 }
 
-size_t Chunks(size_t largest, size_t each) { return (largest + each - 1) / each; }
-
-size_t LargestPart(const Request& request, const Topology& topo) {
-  size_t largest = 1;  // one chunk at least, because its header carries the signature
-  for (int s = 0; s < topo.size; ++s) {
-    for (int t = 0; t < topo.size; ++t) {
-      if (s != t) largest = std::max(largest, PartBytes(request, topo, s, t));
-    }
+size_t GroupsOf(const ChannelResources& resources, const Request& request) {
+  const Topology& topo = *resources.topology;
+  size_t groups = 1, enough = 2 * static_cast<size_t>(topo.size);  // then each has a row at most
+  while (groups < enough &&
+         ChunkBytes(resources) / MostParts(request, topo, groups) < kLeastPiece) {
+    groups *= 2;
   }
-  return largest;
+  return groups;
 }
 
-size_t LargestBetweenNodes(const Request& request, const Topology& topo) {
-  size_t largest = 0;
+size_t EachBytes(const ChannelResources& resources, const Request& request, size_t groups) {
+  size_t most = MostParts(request, *resources.topology, groups);
+  return std::max<size_t>(1, ChunkBytes(resources) / most);
+}
+
+// The chunks until no part has bytes left, or no part from one node to another.
+size_t Chunks(const Request& request, const Topology& topo, const PartCut& cut,
+              bool between_nodes) {
+  size_t chunks = 0;
   for (const auto& from : topo.nodes) {
     for (const auto& to : topo.nodes) {
-      for (size_t i = 0; i < from.size() * to.size() && &from != &to; ++i) {
+      for (size_t i = 0; i < from.size() * to.size(); ++i) {
         int source = from[i / to.size()], target = to[i % to.size()];
-        largest = std::max(largest, PartBytes(request, topo, source, target));
+        size_t bytes = PartBytes(request, topo, source, target);
+        if (source == target || bytes == 0 || (between_nodes && &from == &to)) continue;
+        size_t group = static_cast<size_t>(source + target) % cut.groups;
+        chunks = std::max(chunks, group + (bytes - 1) / cut.each * cut.groups + 1);
       }
     }
   }
-  return largest;
+  return chunks;
 }
 
 }  // namespace
 
-std::string HierarchicalAlltoall::Cannot(const ChannelResources& resources, const Request&) {
-  const Topology& topo = *resources.topology;
-  if (topo.num_nodes == 1) return "there is a single node";
-  if (topo.num_nodes == topo.size) return "every node has a single rank";
-  bool small = resources.shm->chunk_bytes() / MostParts(topo) < kLeastPiece;
-  return small ? "a slot is too small for the parts of so many ranks" : "";
-}
-
-size_t HierarchicalAlltoall::MeanPart(const Request& request) {
-  size_t bytes = 0, parts = 0;
-  for (size_t part : request.part_bytes) {
-    bytes += part;
-    parts += part > 0;
-  }
-  return bytes / std::max<size_t>(1, parts);
-}
+PartCut::PartCut(const ChannelResources& resources, const Request& request)
+    : groups(GroupsOf(resources, request)), each(EachBytes(resources, request, groups)) {}
 
 HierarchicalAlltoall::HierarchicalAlltoall(ChannelResources* resources, const Request* request)
+    : HierarchicalAlltoall(resources, request, PartCut(*resources, *request)) {}
+
+// One chunk at least, because its header carries the signature.
+HierarchicalAlltoall::HierarchicalAlltoall(ChannelResources* resources, const Request* request,
+                                           const PartCut& cut)
     : Pipeline(resources, request,
-               Chunks(LargestPart(*request, *resources->topology), EachBytes(*resources, *request)),
-               false),
+               std::max<size_t>(1, Chunks(*request, *resources->topology, cut, false)), false),
       node_(topo_.nodes[topo_.node]),
       large_(request->moved_bytes() >= kPastCachesBytes),
-      each_(EachBytes(*resources, *request)) {
+      cut_(cut) {
   size_t send = 0, recv = 0;
   for (int r = 0; r < topo_.size; ++r) {
     send_offsets_.push_back(send);
@@ -132,13 +122,15 @@ HierarchicalAlltoall::HierarchicalAlltoall(ChannelResources* resources, const Re
     recv += PartBytes(*request, topo_, r, topo_.rank);
   }
   if (shm_->rank() >= topo_.owners) return;
-  exchanged_chunks_ = Chunks(LargestBetweenNodes(*request, topo_), each_);
+  exchanged_chunks_ = Chunks(*request, topo_, cut_, true);
   with_header_ = exchanged_chunks_ == 1 && FitsHeader();
 }
 
 Range HierarchicalAlltoall::Piece(size_t i, int source, int target) const {
+  if (static_cast<size_t>(source + target) % cut_.groups != i % cut_.groups) return {0, 0};
   size_t bytes = PartBytes(*request_, topo_, source, target);
-  return {std::min(i * each_, bytes), std::min((i + 1) * each_, bytes)};
+  size_t before = i / cut_.groups * cut_.each;
+  return {std::min(before, bytes), std::min(before + cut_.each, bytes)};
 }
 
 size_t HierarchicalAlltoall::StagedOffset(size_t i, int source, int target) const {
@@ -224,23 +216,34 @@ std::vector<size_t> HierarchicalAlltoall::PackMessages(size_t i, char* to) const
   return bytes;
 }
 
+// The first chunk of each group has its longest messages.
+void HierarchicalAlltoall::ReserveMemory() {
+  size_t sent = 0, received = 0;
+  for (size_t i = 0; i < std::min(cut_.groups, exchanged_chunks_); ++i) {
+    size_t to_others = 0, from_others = 0;
+    for (int node = 0; node < topo_.num_nodes; ++node) {
+      to_others += MessageBytes(i, topo_.node, node, shm_->rank());
+      from_others += MessageBytes(i, node, topo_.node, shm_->rank());
+    }
+    sent = std::max(sent, to_others);
+    received = std::max(received, from_others);
+  }
+  send_bytes_ = (sent + kLine - 1) / kLine * kLine;
+  region_bytes_ = (send_bytes_ + received + kLine - 1) / kLine * kLine;
+  memory_ =
+      resources_->share_peers->Memory(region_bytes_ * std::min<size_t>(kSlots, exchanged_chunks_));
+}
+
 // Returns false if it cannot start yet, or if all have.
 bool HierarchicalAlltoall::StartNext() {
   size_t i = started_;
   bool room = i < exchanged_chunks_ && i - finished_ < kSlots;
   if (!room || !StagedByAll(i)) return false;
   PeerGroup* peers = resources_->share_peers.get();
+  if (memory_ == nullptr) ReserveMemory();
   std::vector<size_t> receive;
-  size_t sent = 0, received = 0;
   for (int node = 0; node < topo_.num_nodes; ++node) {
     receive.push_back(MessageBytes(i, node, topo_.node, shm_->rank()));
-    received += receive.back();
-    sent += MessageBytes(i, topo_.node, node, shm_->rank());
-  }
-  if (memory_ == nullptr) {  // the first chunk has the longest messages
-    send_bytes_ = (sent + kLine - 1) / kLine * kLine;
-    region_bytes_ = (send_bytes_ + received + kLine - 1) / kLine * kLine;
-    memory_ = peers->Memory(region_bytes_ * std::min<size_t>(kSlots, exchanged_chunks_));
   }
   std::vector<size_t> send = PackMessages(i, Region(i));
   Status status = peers->StartAlltoallV(Region(i), send, Region(i) + send_bytes_, receive);
@@ -254,6 +257,13 @@ bool HierarchicalAlltoall::FinishOldest() {
   if (finished_ == started_ || !ExchangeHasEnded()) return false;
   ShareReceived(finished_++);
   return true;
+}
+
+// The nodes that exchange bytes with this one in the oldest exchange.
+bool HierarchicalAlltoall::AwaitsNode(int node) const {
+  if (finished_ == started_) return false;
+  return MessageBytes(finished_, node, topo_.node, shm_->rank()) > 0 ||
+         MessageBytes(finished_, topo_.node, node, shm_->rank()) > 0;
 }
 
 void HierarchicalAlltoall::SendWithHeader(char* to) {

@@ -1,5 +1,6 @@
-// Alltoall between nodes in few messages: what the ranks of one node have for those of another
-// travels together, in one message per owner of a share and not in one per pair of ranks.
+// Alltoall between nodes, of parts of any size, in few messages: what the ranks of one node have
+// for those of another travels together, in one message per owner of a share and not in one per
+// pair of ranks.
 #pragma once
 
 #include <string>
@@ -9,22 +10,25 @@
 
 namespace smddp {
 
+// How parts are cut. Chunk i has the next `each` bytes of every part in group i % groups.
+struct PartCut {
+  size_t groups, each;
+  PartCut(const ChannelResources& resources, const Request& request);
+};
+
 class HierarchicalAlltoall : public Pipeline {
  public:
   HierarchicalAlltoall(ChannelResources* resources, const Request* request);
-
-  // The reason why it cannot serve the request; "" if it can.
-  static std::string Cannot(const ChannelResources& resources, const Request& request);
-  // Mean size of the parts that are not empty: of the messages, if each pair of ranks sent its own.
-  static size_t MeanPart(const Request& request);
 
  protected:
   void Stage(size_t i) override;
   bool Combine(size_t i) override;
   void Unpack(size_t i, int owner) override;
   void SendWithHeader(char* to) override;
+  bool AwaitsNode(int node) const override;
 
  private:
+  HierarchicalAlltoall(ChannelResources* resources, const Request* request, const PartCut& cut);
   // Bytes [begin, end) of the part from `source` to `target` that chunk i moves.
   Range Piece(size_t i, int source, int target) const;
   // Where the piece for `target` lies among those that `source` has staged for its own node; with
@@ -35,6 +39,7 @@ class HierarchicalAlltoall : public Pipeline {
   // Writes this owner's messages one after another, in the order of nodes; returns their sizes.
   std::vector<size_t> PackMessages(size_t i, char* to) const;
   bool FitsHeader() const;
+  void ReserveMemory();
   bool StartNext();
   bool FinishOldest();
   void ReceiveFromHeaders();
@@ -52,7 +57,7 @@ class HierarchicalAlltoall : public Pipeline {
   static constexpr int kAll = -1;
   const std::vector<int>& node_;  // the ranks of this one
   bool large_;                    // copies into the results bypass the caches
-  size_t each_;                   // bytes of a part in a chunk
+  PartCut cut_;
   std::vector<size_t> send_offsets_, recv_offsets_;
   size_t exchanged_chunks_ = 0;  // those that have bytes for another node
   bool with_header_ = false;     // the messages travel with the header

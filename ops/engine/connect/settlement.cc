@@ -72,9 +72,6 @@ Terms WithCore(Terms terms, const Config& config) {
   add("SMDDP_CHUNK_BYTES",
       OrAutomatic(config.chunk_bytes == 0 ? "" : std::to_string(config.chunk_bytes)));
   add("SMDDP_SINGLE_COPY", config.single_copy ? "1" : "0");
-  bool automatic = config.alltoall_aggregate_bytes == Config::kAutomatic;
-  add("SMDDP_ALLTOALL_AGGREGATE_BYTES",
-      OrAutomatic(automatic ? "" : std::to_string(config.alltoall_aggregate_bytes)));
   add("SMDDP_NODES", std::to_string(config.nodes));
   add("SMDDP_NCCL", config.nccl);
   add("SMDDP_SINGLE_PROCESS", config.single_process ? "1" : "0");

@@ -3,132 +3,176 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <functional>
 #include <map>
 #include <mutex>
-#include <numeric>
+#include <string>
 #include <utility>  // for move
+
+#include "transport/inproc/mpi_part.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_group.h"
 
 namespace smddp {
 namespace {
 
-// One rank's contribution to an exchange.
-struct Offer {
-  std::shared_ptr<char[]> memory;  // keeps it alive if the rank is gone before its peers have read
-  const char* bytes = nullptr;
-  std::vector<size_t> parts;  // of an alltoall with uneven parts
-};
-
-// One exchange: each rank's offer, and how many ranks have read what they need.
+// One collective: each rank's part, and how many ranks have received what they need.
 struct Exchange {
-  std::vector<Offer> offers;
+  std::vector<MpiPart> parts;
   int arrived = 0;
   int taken = 0;
   int left = 0;  // the last to leave erases the exchange
 };
 
+// What the ranks share.
 struct Hub {
   std::mutex mutex;
-  std::map<size_t, Exchange> exchanges;  // by sequence number
+  std::map<size_t, Exchange> exchanges;     // by sequence number
+  std::vector<std::shared_ptr<void>> left;  // peers may read it after its rank has gone
 };
 
-using Take = std::function<void(const std::vector<Offer>&)>;
-
-class InprocGroup : public PeerGroup {
+// The MPI library of one rank, with one communicator.
+class InprocMpi : public MpiCalls {
  public:
-  InprocGroup(std::shared_ptr<Hub> hub, int rank, int size, size_t limit)
-      : hub_(std::move(hub)), rank_(rank), size_(size), limit_(limit) {}
-
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-
-  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    return Start(send, bytes, [=](const std::vector<Offer>& offers) {
-      for (int r = 0; r < size_; ++r) Copy(recv, r * bytes, offers[r].bytes, bytes);
-    });
-  }
-  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
-                         const std::vector<size_t>& offsets) override {
-    return Start(send, Sum(bytes), [=](const std::vector<Offer>& offers) {
-      for (int r = 0; r < size_; ++r) Copy(recv, offsets[r], offers[r].bytes, bytes[r]);
-    });
-  }
-  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    return Start(send, bytes, [=](const std::vector<Offer>& offers) {
-      for (int r = 0; r < size_; ++r) {
-        if (r != rank_) Copy(recv, r * bytes, offers[r].bytes + rank_ * bytes, bytes);
-      }
-    });
-  }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
-                        const std::vector<size_t>& recv_bytes) override {
-    auto take = [=](const std::vector<Offer>& offers) {
-      size_t to = 0;
-      for (int r = 0; r < size_; ++r) {
-        const auto& parts = offers[r].parts;
-        size_t from = std::accumulate(parts.begin(), parts.begin() + rank_, size_t{0});
-        Copy(recv, to, offers[r].bytes + from, recv_bytes[r]);
-        to += recv_bytes[r];
-      }
+  InprocMpi(std::shared_ptr<Hub> hub, int rank, int size)
+      : hub_(std::move(hub)), rank_(rank), size_(size) {
+    iallgather = [](const void* send, int n, MpiHandle, void* recv, int, MpiHandle, MpiHandle comm,
+                    MpiHandle* request) {
+      InprocMpi* own = Of(comm);
+      return own->Start(MpiPart::Allgather(send, n, recv, own->rank_, own->size_), request);
     };
-    return Start(send, std::max(Sum(send_bytes), Sum(recv_bytes)), take, send_bytes);
-  }
-  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    return Start(buffer, bytes, [=](const std::vector<Offer>& offers) {
-      if (rank_ != root) Copy(buffer, 0, offers[root].bytes, bytes);
-    });
+    iallgatherv = [](const void* send, int n, MpiHandle, void* recv, const int* counts,
+                     const int* offsets, MpiHandle, MpiHandle comm, MpiHandle* request) {
+      InprocMpi* own = Of(comm);
+      return own->Start(MpiPart::AllgatherV(send, n, recv, counts, offsets, own->rank_, own->size_),
+                        request);
+    };
+    ialltoallv = [](const void* send, const int* counts, const int* offsets, MpiHandle, void* recv,
+                    const int* recv_counts, const int* recv_offsets, MpiHandle, MpiHandle comm,
+                    MpiHandle* request) {
+      InprocMpi* own = Of(comm);
+      return own->Start(
+          MpiPart::AlltoallV(send, counts, offsets, recv, recv_counts, recv_offsets, own->size_),
+          request);
+    };
+    ibcast = [](void* buffer, int n, MpiHandle, int root, MpiHandle comm, MpiHandle* request) {
+      InprocMpi* own = Of(comm);
+      return own->Start(MpiPart::Broadcast(buffer, n, root, own->rank_, own->size_), request);
+    };
+    test = [](MpiHandle* request, int* flag, void*) {
+      auto* operation = reinterpret_cast<Operation*>(*request);
+      return operation->mpi->Test(operation, flag);
+    };
+    comm_rank = [](MpiHandle comm, int* rank) { return *rank = Of(comm)->rank_, 0; };
+    comm_size = [](MpiHandle comm, int* size) { return *size = Of(comm)->size_, 0; };
+    comm_free_ = [](MpiHandle*) { return 0; };
+    error_string_ = [](int, char* text, int*) {
+      std::strncpy(text, last_error.c_str(), 255);
+      return 0;
+    };
+    in_place_ = MpiPart::InPlace();
   }
 
-  Status Test(bool* done) override {
+  MpiHandle comm() { return reinterpret_cast<MpiHandle>(this); }
+
+  void LeaveBehind(std::shared_ptr<void> what) const override {
     std::lock_guard<std::mutex> lock(hub_->mutex);
-    *done = pending_.empty();
-    if (*done) return {};
-    Exchange& exchange = hub_->exchanges[oldest_];
-    Take& take = pending_.front();
-    if (exchange.arrived == size_ && take != nullptr) {
-      take(exchange.offers);
-      take = nullptr;
-      ++exchange.taken;
-    }
-    // Send buffers must not change until all peers have read them.
-    *done = exchange.taken == size_;
-    if (*done) {
-      if (++exchange.left == size_) hub_->exchanges.erase(oldest_);
-      pending_.pop_front();
-      ++oldest_;
-    }
-    return {};
+    hub_->left.push_back(std::move(what));
   }
 
  private:
-  Status Start(const void* send, size_t bytes, Take take, std::vector<size_t> parts = {}) {
-    if (bytes > limit_) {
-      return {Code::kSystem, std::to_string(bytes) + " bytes at once are over the limit of " +
-                                 std::to_string(limit_)};
-    }
+  struct Operation {
+    InprocMpi* mpi;
+    size_t number;
+    bool taken = false;
+  };
+
+  static InprocMpi* Of(MpiHandle comm) { return reinterpret_cast<InprocMpi*>(comm); }
+
+  static int Fail(const std::string& why) {
+    last_error = why;
+    return 1;
+  }
+
+  int Start(MpiPart part, MpiHandle* request) {
+    if (!part.misuse.empty()) return Fail(part.misuse);
     std::lock_guard<std::mutex> lock(hub_->mutex);
-    Exchange& exchange = hub_->exchanges[oldest_ + pending_.size()];
-    exchange.offers.resize(size_);
-    exchange.offers[rank_] = {memory(), static_cast<const char*>(send), std::move(parts)};
+    Exchange& exchange = hub_->exchanges[started_];
+    exchange.parts.resize(size_);
+    exchange.parts[rank_] = std::move(part);
     ++exchange.arrived;
-    pending_.push_back(std::move(take));
-    return {};
+    operations_.push_back({this, started_++});
+    *request = reinterpret_cast<MpiHandle>(&operations_.back());
+    return 0;
   }
 
-  static size_t Sum(const std::vector<size_t>& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  int Test(Operation* operation, int* flag) {
+    std::lock_guard<std::mutex> lock(hub_->mutex);
+    Exchange& exchange = hub_->exchanges[operation->number];
+    if (exchange.arrived == size_ && !operation->taken) {
+      std::string problem = Take(exchange);
+      if (!problem.empty()) return Fail(problem);
+      operation->taken = true;
+      ++exchange.taken;
+    }
+    // Send buffers must not change until all peers have read them.
+    *flag = exchange.taken == size_;
+    if (*flag == 0) return 0;
+    if (++exchange.left == size_) hub_->exchanges.erase(operation->number);
+    operations_.pop_front();  // they end in order, since MpiGroup tests the oldest
+    return 0;
   }
 
-  static void Copy(void* to, size_t offset, const char* from, size_t bytes) {
-    char* at = static_cast<char*>(to) + offset;
-    if (bytes > 0 && at != from) std::memmove(at, from, bytes);
+  std::string Take(const Exchange& exchange) const {
+    const MpiPart& own = exchange.parts[rank_];
+    for (int r = 0; r < size_; ++r) {
+      const MpiPart& peer = exchange.parts[r];
+      std::string differs = MpiPart::Differs(peer, r, own, rank_);
+      if (!differs.empty()) return differs;
+      MpiBlock to = own.from[r];
+      if (to.bytes > 0) std::memmove(own.recv + to.at, peer.send + peer.to[rank_].at, to.bytes);
+    }
+    return "";
   }
 
+  static thread_local std::string last_error;
   std::shared_ptr<Hub> hub_;
   int rank_, size_;
-  size_t limit_;
-  size_t oldest_ = 0;         // sequence number of pending_.front()
-  std::deque<Take> pending_;  // null: this rank has read, but not all others have
+  size_t started_ = 0;
+  std::deque<Operation> operations_;
+};
+
+thread_local std::string InprocMpi::last_error;
+
+// MpiGroup, with the library that it calls.
+class InprocGroup : public PeerGroup {
+ public:
+  InprocGroup(std::shared_ptr<Hub> hub, int rank, int size, size_t limit)
+      : mpi_(std::move(hub), rank, size), group_(MakeMpiGroup(&mpi_, mpi_.comm(), limit)) {}
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  char* Memory(size_t bytes) override { return group_->Memory(bytes); }
+  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
+    return group_->StartAllgather(send, bytes, recv);
+  }
+  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
+                         const std::vector<size_t>& offsets) override {
+    return group_->StartAllgatherV(send, recv, bytes, offsets);
+  }
+  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    return group_->StartAlltoall(send, bytes, recv);
+  }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    return group_->StartAlltoallV(send, send_bytes, recv, recv_bytes);
+  }
+  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
+    return group_->StartBroadcast(buffer, bytes, root);
+  }
+  Status Test(bool* done) override { return group_->Test(done); }
+
+ private:
+  InprocMpi mpi_;
+  std::unique_ptr<PeerGroup> group_;
 };
 
 }  // namespace

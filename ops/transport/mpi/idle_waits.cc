@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -9,15 +10,14 @@ namespace smddp {
 namespace {
 
 // Open MPI's, in libopen-pal: sets whether polls that found nothing pause, returns what was before.
-bool (*set_pause)(bool) = nullptr;
+std::atomic<bool (*)(bool)> set_pause{nullptr};
 
 std::mutex mutex;
 bool usual = false;  // what mpirun chose; whoever else calls MPI in this process expects that
 int of_kind[2] = {0, 0};
 
 void Choose() {
-  if (set_pause == nullptr) return;
-  set_pause(of_kind[IdleWaits::kLookOnly] == 0 && (of_kind[IdleWaits::kNap] > 0 || usual));
+  set_pause.load()(of_kind[IdleWaits::kLookOnly] == 0 && (of_kind[IdleWaits::kNap] > 0 || usual));
 }
 
 }  // namespace
@@ -27,18 +27,22 @@ void FindIdleWaits(void* library) {
   // Open MPI 4 has the former, but always yields.
   if (address == nullptr || ::dlsym(library, "opal_threads_pthreads_yield_init") == nullptr) return;
   std::lock_guard<std::mutex> lock(mutex);
-  std::memcpy(&set_pause, &address, sizeof address);
-  usual = set_pause(false);
+  bool (*found)(bool) = nullptr;
+  std::memcpy(&found, &address, sizeof address);
+  usual = found(false);
+  set_pause = found;
   Choose();
 }
 
-IdleWaits::IdleWaits(Kind kind) : kind_(kind) {
+IdleWaits::IdleWaits(Kind kind) : kind_(kind), counted_(set_pause.load() != nullptr) {
+  if (!counted_) return;
   std::lock_guard<std::mutex> lock(mutex);
   ++of_kind[kind_];
   Choose();
 }
 
 IdleWaits::~IdleWaits() {
+  if (!counted_) return;
   std::lock_guard<std::mutex> lock(mutex);
   --of_kind[kind_];
   Choose();

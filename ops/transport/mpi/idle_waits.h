@@ -27,6 +27,7 @@ class IdleWaits {
 
  private:
   Kind kind_;
+  bool counted_;
 };
 
 }  // namespace smddp

@@ -1,6 +1,5 @@
 #include "transport/mpi/mpi_group.h"
 
-#include <climits>
 #include <deque>
 #include <mutex>
 #include <numeric>  // for accumulate
@@ -11,14 +10,6 @@
 
 namespace smddp {
 namespace {
-
-// MPI counts are int; the algorithms split larger payloads (ChannelResources::piece_bytes, chunks).
-Status FitsInt(size_t bytes, const char* what) {
-  if (bytes <= INT_MAX) return {};
-  return {Code::kSystem, std::string(what) + " of " + std::to_string(bytes) +
-                             " bytes at once is over MPI's limit of 2147483647; lower "
-                             "SMDDP_CHUNK_BYTES"};
-}
 
 // Where an empty buffer lies for MPI. Open MPI takes equal addresses in its non-blocking
 // collectives for MPI_IN_PLACE, even if one of the buffers is empty: it would then send what it
@@ -44,20 +35,16 @@ struct Exchange {
 
 // Everything of a destroyed group that MPI may still use.
 struct LeftBehind {
+  LeftBehind(std::shared_ptr<char[]> m, std::deque<Exchange> e)
+      : memory(std::move(m)), exchanges(std::move(e)) {}
   std::shared_ptr<char[]> memory;
   std::deque<Exchange> exchanges;
 };
 
-void LeaveBehind(LeftBehind left) {
-  static std::mutex mutex;
-  static auto* all = new std::deque<LeftBehind>;  // until the process ends
-  std::lock_guard<std::mutex> lock(mutex);
-  all->push_back(std::move(left));
-}
-
 class MpiGroup : public PeerGroup {
  public:
-  MpiGroup(const MpiLibrary* mpi, MpiHandle comm) : mpi_(mpi), comm_(comm) {
+  MpiGroup(const MpiCalls* mpi, MpiHandle comm, size_t limit)
+      : mpi_(mpi), comm_(comm), limit_(limit) {
     mpi_->comm_rank(comm_, &rank_);
     mpi_->comm_size(comm_, &size_);
   }
@@ -65,7 +52,8 @@ class MpiGroup : public PeerGroup {
     if (exchanges_.empty()) {
       mpi_->Free(comm_);
     } else {
-      LeaveBehind({memory(), std::move(exchanges_)});  // the communicator is leaked, too
+      // The communicator is leaked, too.
+      mpi_->LeaveBehind(std::make_shared<LeftBehind>(memory(), std::move(exchanges_)));
     }
   }
 
@@ -73,7 +61,7 @@ class MpiGroup : public PeerGroup {
   int size() const override { return size_; }
 
   Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    Status fits = FitsInt(bytes, "an allgather");
+    Status fits = Fits(bytes, "an allgather");
     if (!fits.ok()) return fits;
     int n = static_cast<int>(bytes);
     bool in_place = bytes == 0 || send == static_cast<char*>(recv) + rank_ * bytes;
@@ -87,7 +75,7 @@ class MpiGroup : public PeerGroup {
 
   Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
                          const std::vector<size_t>& offsets) override {
-    Status fits = FitsInt(offsets.back() + bytes.back(), "an allgather");
+    Status fits = Fits(offsets.back() + bytes.back(), "an allgather");
     if (!fits.ok()) return fits;
     bool in_place = bytes[rank_] == 0 || send == static_cast<char*>(recv) + offsets[rank_];
     if (!in_place) fits = KeepApart(&send, bytes[rank_], &recv, offsets.back() + bytes.back());
@@ -104,7 +92,7 @@ class MpiGroup : public PeerGroup {
 
   Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
     size_t all = bytes * static_cast<size_t>(size_);
-    Status fits = FitsInt(all, "an exchange");
+    Status fits = Fits(all, "an exchange");
     if (fits.ok()) fits = KeepApart(&send, all, &recv, all);
     if (!fits.ok()) return fits;
     Exchange exchange;
@@ -133,7 +121,7 @@ class MpiGroup : public PeerGroup {
   }
 
   Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    Status fits = FitsInt(bytes, "a broadcast");
+    Status fits = Fits(bytes, "a broadcast");
     if (!fits.ok()) return fits;
     int n = static_cast<int>(bytes);
     return Start({}, "MPI_Ibcast", [&](Exchange* exchange) {
@@ -157,6 +145,14 @@ class MpiGroup : public PeerGroup {
   }
 
  private:
+  // The algorithms split larger payloads (ChannelResources::piece_bytes, chunks).
+  Status Fits(size_t bytes, const char* what) const {
+    if (bytes <= limit_) return {};
+    return {Code::kSystem, std::string(what) + " of " + std::to_string(bytes) +
+                               " bytes at once is over MPI's limit of " + std::to_string(limit_) +
+                               "; lower SMDDP_CHUNK_BYTES"};
+  }
+
   MpiHandle Byte() const { return mpi_->byte_type(); }
 
   // call(exchange) calls the MPI function; `exchange` must not move until the operation has
@@ -175,11 +171,11 @@ class MpiGroup : public PeerGroup {
     return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
   }
 
-  static Status Layout(const std::vector<size_t>& bytes, std::vector<int>* counts,
-                       std::vector<int>* offsets) {
+  Status Layout(const std::vector<size_t>& bytes, std::vector<int>* counts,
+                std::vector<int>* offsets) const {
     size_t total = 0;
     for (size_t n : bytes) {
-      Status fits = FitsInt(total + n, "an alltoall");
+      Status fits = Fits(total + n, "an alltoall");
       if (!fits.ok()) return fits;
       counts->push_back(static_cast<int>(n));
       offsets->push_back(static_cast<int>(total));
@@ -188,16 +184,17 @@ class MpiGroup : public PeerGroup {
     return {};
   }
 
-  const MpiLibrary* mpi_;
+  const MpiCalls* mpi_;
   MpiHandle comm_;
+  size_t limit_;
   int rank_ = 0, size_ = 1;
   std::deque<Exchange> exchanges_;  // in flight, the oldest first
 };
 
 }  // namespace
 
-std::unique_ptr<PeerGroup> MakeMpiGroup(const MpiLibrary* mpi, MpiHandle comm) {
-  return std::make_unique<MpiGroup>(mpi, comm);
+std::unique_ptr<PeerGroup> MakeMpiGroup(const MpiCalls* mpi, MpiHandle comm, size_t limit) {
+  return std::make_unique<MpiGroup>(mpi, comm, limit);
 }
 
 }  // namespace smddp

@@ -23,7 +23,6 @@ namespace {
 constexpr MpiHandle kMpichCommWorld = 0x44000000, kMpichByte = 0x4c00010d;
 constexpr MpiHandle kMpichErrorsReturn = 0x54000001;
 constexpr int kThreadMultiple = 3;
-constexpr int kMaxErrorString = 1024;
 // What a rank contributes to Meet(): it is in Finalize, or in an init that initialized MPI itself,
 // or in one that found MPI initialized.
 constexpr char kToEnd = 'e', kBegan = 'b', kFoundBegun = 'f', kStarted = 's';
@@ -202,6 +201,7 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Recv", &recv);
   find("MPI_Comm_rank", &comm_rank);
   find("MPI_Comm_size", &comm_size);
+  in_place_ = reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0});
   if (open_mpi_) {
     find("ompi_mpi_comm_world", &world_);
     find("ompi_mpi_byte", &byte_);
@@ -284,17 +284,6 @@ void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   IdleWaits naps(IdleWaits::kNap);
   int error = finalize_();
   if (error != 0) LogWarning("MPI_Finalize failed with error " + std::to_string(error));
-}
-
-Status MpiLibrary::CheckError(int error, const char* what) const {
-  if (error == 0) return {};
-  char text[kMaxErrorString] = "";
-  int length = 0;
-  error_string_(error, text, &length);
-  bool died = std::strstr(text, "PROC_FAILED") != nullptr;
-  return {Code::kSystem,
-          std::string(what) + " failed: " + text +
-              (died ? "; a rank on another node has died: see the launcher's output" : "")};
 }
 
 Status MpiLibrary::Allgather(const void* send, int bytes, void* recv,
@@ -430,12 +419,6 @@ std::string MpiLibrary::HeardFailure() const {
   if (iprobe(any, kFailureTag, world_, &there, status) != 0 || !there) return "";
   if (recv(text, kFailureBytes, byte_, any, kFailureTag, world_, status) != 0) return "";
   return text;
-}
-
-void MpiLibrary::Free(MpiHandle comm) const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  Status status = CheckError(comm_free_(&comm), "MPI_Comm_free");
-  if (!status.ok()) LogWarning(status.message());
 }
 
 Status MpiLibrary::Restrict(int color, int key, const Problem& problem) {

@@ -1,24 +1,20 @@
 // The MPI that launched this process, opened at run time: one binary serves Open MPI and MPICH.
 //
-// Only functions whose C signatures agree in both are used. Handles differ (Open MPI: addresses of
-// objects; MPICH: integers), but both fit a register, so they are passed as uintptr_t; predefined
-// handles come from symbols (Open MPI) or are MPICH's published ABI constants.
+// Predefined handles come from symbols (Open MPI) or are MPICH's published ABI constants.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string>
 
 #include "core/status.h"
 #include "transport/bootstrap/launch.h"
+#include "transport/mpi/mpi_calls.h"
 
 namespace smddp {
 
-using MpiHandle = uintptr_t;
-
-class MpiLibrary {
+class MpiLibrary : public MpiCalls {
  public:
   // Opens the library, initializes MPI unless another library did (mpi4py), and checks that it
   // belongs to the launcher. Errors include their remedy. If a forced path cannot serve, sets
@@ -54,7 +50,6 @@ class MpiLibrary {
   // that does not block, so a thread makes the call, and is left behind if there is a problem. An
   // MPI that was initialized for one thread only is called by that one, and has no limit.
   Status Split(int color, int key, MpiHandle* comm, const Problem& problem) const;
-  void Free(MpiHandle comm) const;
   // During start-up: sends all ranks the reason why this one fails alone, while they wait for it. A
   // rank that is told can no longer use the communicator.
   void TellFailure(const std::string& why) const;
@@ -62,28 +57,11 @@ class MpiLibrary {
   std::string HeardFailure() const;
   // From now on the job is only the ranks with the same color, in the order of their keys.
   Status Restrict(int color, int key, const Problem& problem);
-  Status CheckError(int error, const char* what) const;
 
-  MpiHandle byte_type() const { return byte_; }
-  const void* in_place() const { return reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0}); }
-  // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; otherwise the lock is
-  // uncontended.
-  std::mutex& mutex() const { return mutex_; }
-
-  // Non-blocking collectives of MPI-3, called by MpiGroup.
-  int (*iallgather)(const void*, int, MpiHandle, void*, int, MpiHandle, MpiHandle, MpiHandle*);
-  int (*iallgatherv)(const void*, int, MpiHandle, void*, const int*, const int*, MpiHandle,
-                     MpiHandle, MpiHandle*);
-  int (*ialltoallv)(const void*, const int*, const int*, MpiHandle, void*, const int*, const int*,
-                    MpiHandle, MpiHandle, MpiHandle*);
-  int (*ibcast)(void*, int, MpiHandle, int, MpiHandle, MpiHandle*);
-  int (*test)(MpiHandle*, int*, void*);
   // Called by the alarm.
   int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, MpiHandle*);
   int (*iprobe)(int, int, MpiHandle, int*, void*);
   int (*recv)(void*, int, MpiHandle, int, int, MpiHandle, void*);
-  int (*comm_rank)(MpiHandle, int*);
-  int (*comm_size)(MpiHandle, int*);
 
  private:
   Status Load(const LaunchInfo& launch);
@@ -101,9 +79,7 @@ class MpiLibrary {
   int (*query_thread_)(int*);
   int (*finalize_)();
   int (*comm_split_)(MpiHandle, int, int, MpiHandle*);
-  int (*comm_free_)(MpiHandle*);
   int (*set_errhandler_)(MpiHandle, MpiHandle);
-  int (*error_string_)(int, char*, int*);
   int (*library_version_)(char*, int*);
 
   static constexpr uintptr_t kOne = 1;  // Open MPI's MPI_IN_PLACE; MPICH's is -1
@@ -112,9 +88,8 @@ class MpiLibrary {
   bool all_began_ = false;  // this library initialized MPI on all ranks
   int thread_level_ = 0;
   int rank_ = 0, size_ = 1;
-  MpiHandle world_ = 0, byte_ = 0, errors_return_ = 0;
+  MpiHandle world_ = 0, errors_return_ = 0;
   std::string name_;
-  mutable std::mutex mutex_;
 };
 
 }  // namespace smddp

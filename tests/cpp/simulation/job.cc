@@ -95,6 +95,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
     resources.reads_peers = program_.reads_peers;
     resources.devices = connection->devices.get();
     if (topo.num_nodes == 1) continue;
+    resources.piece_bytes = program_.chunk_bytes;
     if (program_.disseminates) resources.exchange.linear_nodes = 1;
     resources.all_ranks = std::move(world_[index][rank]);
     resources.share_peers = std::move(cross_[index][rank]);

@@ -1,30 +1,28 @@
 #include "network.h"
 
-#include <malloc.h>
-
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
-#include <functional>
+#include <initializer_list>
 #include <map>
 #include <numeric>
+
+#include "transport/inproc/mpi_part.h"
+#include "transport/mpi/mpi_calls.h"
+#include "transport/mpi/mpi_group.h"
 
 namespace smddp_sim {
 namespace {
 
-using smddp::Code;
+using smddp::MpiHandle;
+using smddp::MpiPart;
 using smddp::PeerGroup;
 using smddp::Status;
 
-// What one rank brings to one exchange.
+// One rank's part in one exchange.
 struct Side {
   bool started = false, arrived = false, taken = false;
-  std::string what;                // the call, to see that all make the same
-  std::shared_ptr<char[]> memory;  // what is given up may be written to later
-  const char* send = nullptr;
-  std::vector<char> sent;     // what lay there when the exchange started
-  std::vector<size_t> parts;  // of an alltoall of uneven ones: what goes to each rank
-  std::function<void(const std::vector<Side>&)> take;
+  smddp::MpiPart part;
+  std::vector<char> sent;  // what lay there when the exchange started
 };
 
 struct Exchange {
@@ -37,172 +35,122 @@ struct Hub {
   Network* network;
   std::vector<int> ranks;  // of the job
   std::map<size_t, std::shared_ptr<Exchange>> exchanges;
+  std::vector<std::shared_ptr<void>> left;  // what is given up may be written to later
 };
 
-size_t Sum(const std::vector<size_t>& bytes) {
-  return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
-}
-
-class SimGroup : public PeerGroup {
+// The MPI library of one rank, with one communicator.
+class SimMpi : public smddp::MpiCalls {
  public:
-  SimGroup(std::shared_ptr<Hub> hub, int rank)
-      : hub_(std::move(hub)), rank_(rank), size_(static_cast<int>(hub_->ranks.size())) {}
-
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-
-  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
-    Area to{recv, bytes * size_};
-    return Start("allgather " + std::to_string(bytes), {send, bytes}, to, -1,
-                 [=, n = size_](const std::vector<Side>& sides) {
-                   for (int r = 0; r < n; ++r) Copy(recv, r * bytes, sides[r].sent.data(), bytes);
-                 });
-  }
-  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
-                         const std::vector<size_t>& offsets) override {
-    Area to{recv, 0};
-    for (int r = 0; r < size_; ++r) to.bytes = std::max(to.bytes, offsets[r] + bytes[r]);
-    return Start("allgatherv", {send, bytes[rank_]}, to, -1,
-                 [=, n = size_](const std::vector<Side>& sides) {
-                   for (int r = 0; r < n; ++r) {
-                     Copy(recv, offsets[r], sides[r].sent.data(), bytes[r]);
-                   }
-                 });
-  }
-  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
-    Area to{recv, bytes * size_};
-    return Start("alltoall " + std::to_string(bytes), {send, bytes * size_}, to, -1,
-                 [=, n = size_, own = rank_](const std::vector<Side>& sides) {
-                   for (int r = 0; r < n; ++r) {
-                     if (r == own) continue;
-                     Copy(recv, r * bytes, sides[r].sent.data() + own * bytes, bytes);
-                   }
-                 });
-  }
-  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
-                        const std::vector<size_t>& recv_bytes) override {
-    auto take = [=, n = size_, own = rank_,
-                 network = hub_->network](const std::vector<Side>& from) {
-      size_t to = 0;
-      for (int r = 0; r < n; ++r) {
-        const std::vector<size_t>& parts = from[r].parts;
-        if (parts[own] != recv_bytes[r]) {
-          return network->ReportAbuse("a rank expects what another does not send in an alltoallv");
-        }
-        const char* at = from[r].sent.data();
-        at += std::accumulate(parts.begin(), parts.begin() + own, size_t{0});
-        Copy(recv, to, at, recv_bytes[r]);
-        to += recv_bytes[r];
-      }
+  SimMpi(std::shared_ptr<Hub> hub, int rank)
+      : hub_(std::move(hub)), rank_(rank), size_(static_cast<int>(hub_->ranks.size())) {
+    iallgather = [](const void* send, int n, MpiHandle, void* recv, int, MpiHandle, MpiHandle comm,
+                    MpiHandle* request) {
+      SimMpi* own = Of(comm);
+      return own->Start(MpiPart::Allgather(send, n, recv, own->rank_, own->size_), request);
     };
-    return Start("alltoallv", {send, Sum(send_bytes)}, {recv, Sum(recv_bytes)}, -1, take,
-                 send_bytes);
+    iallgatherv = [](const void* send, int n, MpiHandle, void* recv, const int* counts,
+                     const int* offsets, MpiHandle, MpiHandle comm, MpiHandle* request) {
+      SimMpi* own = Of(comm);
+      return own->Start(MpiPart::AllgatherV(send, n, recv, counts, offsets, own->rank_, own->size_),
+                        request);
+    };
+    ialltoallv = [](const void* send, const int* counts, const int* offsets, MpiHandle, void* recv,
+                    const int* recv_counts, const int* recv_offsets, MpiHandle, MpiHandle comm,
+                    MpiHandle* request) {
+      SimMpi* own = Of(comm);
+      return own->Start(
+          MpiPart::AlltoallV(send, counts, offsets, recv, recv_counts, recv_offsets, own->size_),
+          request);
+    };
+    ibcast = [](void* buffer, int n, MpiHandle, int root, MpiHandle comm, MpiHandle* request) {
+      SimMpi* own = Of(comm);
+      return own->Start(MpiPart::Broadcast(buffer, n, root, own->rank_, own->size_), request);
+    };
+    test = [](MpiHandle* request, int* flag, void*) {
+      return reinterpret_cast<SimMpi*>(*request)->Test(flag);
+    };
+    comm_rank = [](MpiHandle comm, int* rank) { return *rank = Of(comm)->rank_, 0; };
+    comm_size = [](MpiHandle comm, int* size) { return *size = Of(comm)->size_, 0; };
+    comm_free_ = [](MpiHandle*) { return 0; };
+    error_string_ = [](int error, char* text, int*) {
+      std::strncpy(text, error == kLost ? "the simulated network failed" : "misuse", 255);
+      return 0;
+    };
+    in_place_ = MpiPart::InPlace();
   }
-  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
-    return Start("broadcast " + std::to_string(bytes), {buffer, bytes}, {buffer, bytes}, root,
-                 [=, own = rank_](const std::vector<Side>& sides) {
-                   if (own != root) Copy(buffer, 0, sides[root].sent.data(), bytes);
-                 });
+
+  MpiHandle comm() { return reinterpret_cast<MpiHandle>(this); }
+  void LeaveBehind(std::shared_ptr<void> what) const override {
+    hub_->left.push_back(std::move(what));
   }
-
-  Status Test(bool* done) override {
-    *done = false;
-    Status failed = Failing("Test");
-    if (!failed.ok()) return failed;
-    for (size_t i = 0; i < under_way_; ++i) {
-      Exchange& exchange = *hub_->exchanges[oldest_ + i];
-      Side& own = exchange.sides[rank_];
-      CheckSent(exchange, own);
-      if (own.arrived && !own.taken) Take(&exchange, rank_);
-    }
-    if (under_way_ == 0) {
-      *done = true;  // as MPI says of a request that is none
-      return {};
-    }
-    const Exchange& exchange = *hub_->exchanges[oldest_];
-    if (!exchange.sides[rank_].taken || !SentIsFree(exchange)) return {};
-    *done = true;
-    --under_way_;
-    ++oldest_;
-    return {};
-  }
-
- private:
-  using TakeFn = std::function<void(const std::vector<Side>&)>;
-  struct Area {
-    const void* at;
-    size_t bytes;
-  };
-
-  Random& random() { return hub_->network->scheduler()->random(); }
-
-  void Report(const std::string& what) {
+  void Report(const std::string& what) const {
     hub_->network->ReportAbuse("rank " + std::to_string(hub_->ranks[rank_]) + " " + what);
   }
 
-  Status Failing(const char* where) {
-    if (!hub_->network->broken(hub_->ranks[rank_])) return {};
-    if (!failing_ && random().Chance(0.3)) return {};  // not at the first call
-    failing_ = true;
-    return {Code::kSystem, std::string("the simulated network failed in ") + where};
+ private:
+  static constexpr int kLost = 1, kMisused = 2;
+
+  static SimMpi* Of(MpiHandle comm) { return reinterpret_cast<SimMpi*>(comm); }
+  Random& random() { return hub_->network->scheduler()->random(); }
+
+  bool Failing() {
+    if (!hub_->network->broken(hub_->ranks[rank_])) return false;
+    if (!failing_ && random().Chance(0.3)) return false;  // not at the first call
+    return failing_ = true;
   }
 
-  void CheckSent(const Exchange& exchange, const Side& own) {
-    if (exchange.eager || own.sent.empty()) return;
-    if (std::memcmp(own.send, own.sent.data(), own.sent.size()) == 0) return;
-    Report("changes what " + own.what + " sends before that is over");
-  }
-
-  bool InMemory(const Area& area) const {
-    auto begin = reinterpret_cast<uintptr_t>(memory().get());
-    auto at = reinterpret_cast<uintptr_t>(area.at);
-    return area.bytes == 0 ||
-           (at >= begin && at + area.bytes <= begin + ::malloc_usable_size(memory().get()));
-  }
-
-  void CheckStart(const std::string& what, const Area& send, const Area& recv) {
-    if (under_way_ == kDepth) Report("starts " + what + " while kDepth exchanges are under way");
-    if (!InMemory(send) || !InMemory(recv))
-      Report("starts " + what + " outside the group's memory");
-    if (under_way_ > 0 && memory() != used_) Report("moves the memory of exchanges under way");
-    used_ = memory();
-  }
-
-  Status Start(const std::string& what, const Area& send, const Area& recv, int root, TakeFn take,
-               std::vector<size_t> parts = {}) {
-    CheckStart(what, send, recv);
-    Status failed = Failing("Start");
-    if (!failed.ok()) return failed;
+  int Start(MpiPart part, MpiHandle* request) {
+    if (!part.misuse.empty()) Report("misuses " + part.misuse);
+    if (Failing()) return kLost;
     std::shared_ptr<Exchange>& exchange = hub_->exchanges[oldest_ + under_way_];
     if (exchange == nullptr) {
       exchange = std::make_shared<Exchange>();
       exchange->sides.resize(size_);
       exchange->eager = random().Chance(0.5);
-      exchange->root = root;
+      exchange->root = part.root;
     }
     for (const Side& side : exchange->sides) {
-      if (!side.started || side.what == what) continue;
-      Report("starts " + what + " where another rank started " + side.what);
-      return {Code::kSystem, "the simulated network got different exchanges"};
+      if (!side.started || side.part.call == part.call) continue;
+      Report("starts " + part.call + " where another rank started " + side.part.call);
+      return kMisused;
     }
     Side& own = exchange->sides[rank_];
     own.started = true;
-    own.what = what;
-    own.memory = memory();
-    own.send = static_cast<const char*>(send.at);
-    if (root < 0 || root == rank_) own.sent.assign(own.send, own.send + send.bytes);
-    own.parts = std::move(parts);
-    own.take = std::move(take);
+    own.sent.assign(part.send, part.send + part.SendExtent());
+    own.part = std::move(part);
     ++under_way_;
+    *request = comm();  // the oldest is tested first
     Post(exchange);
-    return {};
+    return 0;
+  }
+
+  int Test(int* flag) {
+    if (Failing()) return kLost;
+    for (size_t i = 0; i < under_way_; ++i) {
+      Exchange& exchange = *hub_->exchanges[oldest_ + i];
+      Side& own = exchange.sides[rank_];
+      CheckSent(exchange, own);
+      if (own.arrived && !own.taken) Take(hub_->network, &exchange, rank_);
+    }
+    const Exchange& exchange = *hub_->exchanges[oldest_];
+    if (!exchange.sides[rank_].taken || !SentIsFree(exchange)) return 0;
+    *flag = 1;
+    --under_way_;
+    ++oldest_;
+    return 0;
+  }
+
+  void CheckSent(const Exchange& exchange, const Side& own) const {
+    if (exchange.eager || own.sent.empty()) return;
+    if (std::memcmp(own.part.send, own.sent.data(), own.sent.size()) == 0) return;
+    Report("changes what " + own.part.call + " sends before that is over");
   }
 
   // Messages whose senders have all come go on their way.
   void Post(const std::shared_ptr<Exchange>& exchange) {
     bool all = true;
     for (const Side& side : exchange->sides) all = all && side.started;
-    for (int r = 0; r < size(); ++r) {
+    for (int r = 0; r < size_; ++r) {
       bool posted_before = r != rank_ && exchange->root >= 0 && rank_ != exchange->root;
       bool ready = all;
       if (exchange->root >= 0) {
@@ -225,11 +173,20 @@ class SimGroup : public PeerGroup {
       if (lost || scheduler->dead(hub.ranks[r])) return;
     }
     exchange->sides[r].arrived = true;
-    if (hub.network->style().writes_at_any_time) Take(exchange, r);
+    if (hub.network->style().writes_at_any_time) Take(hub.network, exchange, r);
   }
 
-  static void Take(Exchange* exchange, int r) {
-    exchange->sides[r].take(exchange->sides);
+  static void Take(Network* network, Exchange* exchange, int r) {
+    MpiPart& own = exchange->sides[r].part;
+    for (size_t p = 0; p < exchange->sides.size(); ++p) {
+      const Side& peer = exchange->sides[p];
+      smddp::MpiBlock to = own.from[p];
+      if (exchange->root >= 0 && to.bytes == 0) continue;  // that one need not have come
+      std::string differs = MpiPart::Differs(peer.part, static_cast<int>(p), own, r);
+      if (!differs.empty()) return network->ReportAbuse(differs);
+      if (to.bytes == 0) continue;
+      std::memmove(own.recv + to.at, peer.sent.data() + peer.part.to[r].at, to.bytes);
+    }
     exchange->sides[r].taken = true;
   }
 
@@ -241,16 +198,86 @@ class SimGroup : public PeerGroup {
     return true;
   }
 
-  static void Copy(void* to, size_t offset, const char* from, size_t bytes) {
-    char* at = static_cast<char*>(to) + offset;
-    if (bytes > 0 && at != from) std::memmove(at, from, bytes);
-  }
-
   std::shared_ptr<Hub> hub_;
   int rank_, size_;
   size_t oldest_ = 0, under_way_ = 0;
-  std::shared_ptr<char[]> used_;  // by the last exchange
   bool failing_ = false;
+};
+
+// MpiGroup on that library, and whether its caller keeps the rules of PeerGroup.
+class SimGroup : public PeerGroup {
+ public:
+  SimGroup(std::shared_ptr<Hub> hub, int rank)
+      : mpi_(std::move(hub), rank), group_(smddp::MakeMpiGroup(&mpi_, mpi_.comm())) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  char* Memory(size_t bytes) override {
+    if (under_way_ > 0) mpi_.Report("asks for memory while exchanges are under way");
+    bytes_ = std::max(bytes_, bytes);
+    char* memory = group_->Memory(bytes);
+    memory_ = memory;
+    return memory;
+  }
+  Status StartAllgather(const void* send, size_t bytes, void* recv) override {
+    size_t n = static_cast<size_t>(size());
+    CheckStart("an allgather", {{send, bytes}, {recv, bytes * n}});
+    return Count(group_->StartAllgather(send, bytes, recv));
+  }
+  Status StartAllgatherV(const void* send, void* recv, const std::vector<size_t>& bytes,
+                         const std::vector<size_t>& offsets) override {
+    size_t end = 0;
+    for (size_t r = 0; r < bytes.size(); ++r) end = std::max(end, offsets[r] + bytes[r]);
+    CheckStart("an allgatherv", {{send, bytes[rank()]}, {recv, end}});
+    return Count(group_->StartAllgatherV(send, recv, bytes, offsets));
+  }
+  Status StartAlltoall(const void* send, size_t bytes, void* recv) override {
+    size_t all = bytes * static_cast<size_t>(size());
+    CheckStart("an alltoall", {{send, all}, {recv, all}});
+    return Count(group_->StartAlltoall(send, bytes, recv));
+  }
+  Status StartAlltoallV(const void* send, const std::vector<size_t>& send_bytes, void* recv,
+                        const std::vector<size_t>& recv_bytes) override {
+    CheckStart("an alltoallv", {{send, Sum(send_bytes)}, {recv, Sum(recv_bytes)}});
+    return Count(group_->StartAlltoallV(send, send_bytes, recv, recv_bytes));
+  }
+  Status StartBroadcast(void* buffer, size_t bytes, int root) override {
+    CheckStart("a broadcast", {{buffer, bytes}});
+    return Count(group_->StartBroadcast(buffer, bytes, root));
+  }
+  Status Test(bool* done) override {
+    Status status = group_->Test(done);
+    if (*done && under_way_ > 0) --under_way_;
+    return status;
+  }
+
+ private:
+  struct Area {
+    const void* at;
+    size_t bytes;
+  };
+
+  static size_t Sum(const std::vector<size_t>& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), size_t{0});
+  }
+
+  void CheckStart(const std::string& what, std::initializer_list<Area> areas) const {
+    if (under_way_ == kDepth) mpi_.Report("starts " + what + " while kDepth are under way");
+    for (const Area& area : areas) {
+      auto* at = static_cast<const char*>(area.at);
+      bool inside = at >= memory_ && at + area.bytes <= memory_ + bytes_;
+      if (area.bytes > 0 && !inside) mpi_.Report("starts " + what + " outside the group's memory");
+    }
+  }
+  Status Count(Status status) {
+    under_way_ += status.ok();
+    return status;
+  }
+
+  SimMpi mpi_;
+  std::unique_ptr<PeerGroup> group_;
+  const char* memory_ = nullptr;
+  size_t bytes_ = 0, under_way_ = 0;
 };
 
 // How messages of failures go: to each other node, unless the network of either is gone.

@@ -1,4 +1,5 @@
-// The network between simulated nodes: each exchange arrives when the schedule says, or never.
+// The network between simulated nodes: each exchange arrives when the schedule says, or never. It
+// stands in for the MPI library below MpiGroup, with Open MPI's rules of buffers.
 #pragma once
 
 #include <memory>

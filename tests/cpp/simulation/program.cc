@@ -49,7 +49,6 @@ class Generator {
     program_.chunk_bytes = chunks[random_.Below(3)];
     const char* algorithms[] = {"", "", "shm", "shm", "handback"};
     if (nodes == 1) program_.forced_allreduce = algorithms[random_.Below(5)];
-    if (nodes > 1 && random_.Chance(0.7)) program_.alltoall_aggregate_bytes = 1 << 20;
     program_.disseminates = nodes > 1 && random_.Chance(0.4);
     program_.reads_peers = nodes == 1 && random_.Chance(0.2);
     const double preemptions[] = {0, 0.05, 0.3};
@@ -85,8 +84,13 @@ class Generator {
     // Read from peer to peer, if large.
     int limit = program_.reads_peers && random_.Chance(0.5) ? 80000 / program_.size : 700;
     if (alltoall) limit /= program_.size;
+    // Some alltoalls have mostly empty parts, and some have a few of many chunks.
+    double empty = alltoall && random_.Chance(0.3) ? 0.8 : 0.2;
+    double large = alltoall && random_.Chance(0.3) ? 1.5 / static_cast<double>(n) : 0;
+    int chunks = static_cast<int>(7 * program_.chunk_bytes / Info(call->dtype).size);
     for (size_t i = 0; i < (alltoall ? n * n : n); ++i) {
-      call->gather.push_back(random_.Chance(0.2) ? 0 : random_.Below(limit + 1));
+      int most = random_.Chance(large) ? std::max(limit, chunks) : limit;
+      call->gather.push_back(random_.Chance(empty) ? 0 : random_.Below(most + 1));
     }
     call->dims = {{}};  // differs by rank
   }
@@ -340,7 +344,6 @@ std::string Program::Describe() const {
   out << size << " ranks on nodes";
   for (int node : node_of) out << " " << node;
   out << ", chunks of " << chunk_bytes << ", allreduce '" << forced_allreduce << "'"
-      << (alltoall_aggregate_bytes > 0 ? ", alltoalls by node" : "")
       << (disseminates ? ", disseminates" : "") << (reads_peers ? ", single copy" : "")
       << (on_devices ? ", on devices" : "") << ", preemption " << preemption << ", delays to "
       << network.longest_delay << (goes_on_after_failure ? ", goes on" : ", leaves")

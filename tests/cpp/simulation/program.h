@@ -67,7 +67,6 @@ struct Program {
   int num_nodes = 1;
   size_t chunk_bytes = 512;
   std::string forced_allreduce;
-  size_t alltoall_aggregate_bytes = 0;
   bool disseminates = false;  // headers, as among many nodes
   bool by_name = false;       // has items whose calls are matched by name
   bool reads_peers = false;

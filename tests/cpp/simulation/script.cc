@@ -42,7 +42,6 @@ void Script::Main() {
   context->config.timeout_seconds = job_.program_.timeout;
   context->config.spin_microseconds = 0;
   context->config.allreduce = job_.program_.forced_allreduce;
-  context->config.alltoall_aggregate_bytes = job_.program_.alltoall_aggregate_bytes;
   communicator_ = std::make_unique<smddp::Communicator>(std::move(context), job_.Connect(rank_));
   Status status = communicator_->Start();
   if (!status.ok()) CheckFailure("init()", status, true);

@@ -1,5 +1,7 @@
 """What ranks do in test_exchange.py."""
 
+import time
+
 import numpy as np
 import tensorflow as tf
 from checks import DTYPES, WAYS, checked, equal, raises, total
@@ -263,3 +265,14 @@ def uneven_between_nodes():
                 want.append(of_r.reshape(row[rank], width))
             equal(got, np.concatenate(want), number, width)
     report(checks=checked())
+
+
+def one_stays_away():
+    """The last rank comes when the others have given up."""
+    hvd.alltoall(tf.zeros([size]))
+    if rank == size - 1:
+        time.sleep(9)
+    try:
+        hvd.alltoall(tf.zeros([size, 1000]))
+    except tf.errors.OpError as error:
+        report(error=error.message)

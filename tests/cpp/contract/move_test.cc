@@ -1,30 +1,25 @@
 // The contract of broadcast, allgather and alltoall: all sizes of job and payload, on one node and
 // on several, through shared slots and from peer to peer, with data that differ by rank.
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "check.h"
-#include "emulation.h"
-#include "inproc_job.h"
-#include "transport/shm/peer_memory.h"
+#include "contract_job.h"
 
 namespace {
 
 using namespace smddp;
 using smddp_test::Case;
-using smddp_test::InprocJob;
+using smddp_test::ContractJob;
+using smddp_test::Jobs;
 using smddp_test::kChunk;
-using smddp_test::kJobs;
 using smddp_test::RunRanks;
 using Shape = smddp_test::JobShape;
 
 // Calls check(job, shape) for each shape of job and each way of moving.
 template <typename Check>
 void ForEachJob(Check&& check) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     for (bool reads_peers : {false, true}) {
       if (reads_peers && shape.nodes > 1) continue;
-      InprocJob job(shape.size, shape.nodes, kChunk, reads_peers);
+      ContractJob job(shape.size, shape.nodes, kChunk, reads_peers);
       check(&job, shape);
     }
   }
@@ -35,7 +30,7 @@ int32_t Input(int rank, size_t i) { return static_cast<int32_t>(1000000 * rank +
 }  // namespace
 
 TEST(BroadcastBringsTheRootsBytes) {
-  ForEachJob([](InprocJob* job, const Shape& shape) {
+  ForEachJob([](ContractJob* job, const Shape& shape) {
     RunRanks(shape.size, [&](int rank) {
       for (int root : {0, shape.size - 1}) {
         for (size_t count : {0, 1, 2, 1000, 20011}) {
@@ -62,7 +57,7 @@ TEST(BroadcastBringsTheRootsBytes) {
 
 // More tensors than go to the kernel at a time, and than fit into a slot of addresses.
 TEST(BroadcastTakesManyTensors) {
-  ForEachJob([](InprocJob* job, const Shape& shape) {
+  ForEachJob([](ContractJob* job, const Shape& shape) {
     for (size_t tensors : {300, 600}) {
       RunRanks(shape.size, [&](int rank) {
         std::vector<std::vector<int32_t>> buffers(tensors);
@@ -87,7 +82,7 @@ TEST(BroadcastTakesManyTensors) {
 }
 
 TEST(AllgatherTakesPartsOfAnySize) {
-  ForEachJob([](InprocJob* job, const Shape& shape) {
+  ForEachJob([](ContractJob* job, const Shape& shape) {
     RunRanks(shape.size, [&](int rank) {
       for (size_t count : {0, 1, 2, 1000, 20011}) {
         // Rank r brings count + 10 r bytes; rank 1 brings none.
@@ -117,7 +112,7 @@ TEST(AllgatherTakesPartsOfAnySize) {
 }
 
 TEST(AlltoallBringsEveryPartToItsRank) {
-  ForEachJob([](InprocJob* job, const Shape& shape) {
+  ForEachJob([](ContractJob* job, const Shape& shape) {
     size_t n = static_cast<size_t>(shape.size);
     RunRanks(shape.size, [&](int self) {
       for (size_t count : {0, 1, 7, 1500, 20011}) {
@@ -154,33 +149,4 @@ TEST(AlltoallBringsEveryPartToItsRank) {
       }
     });
   });
-}
-
-TEST(AMismatchOfWhatPeersWouldReadIsSeenFirst) {
-  InprocJob job(3, 1, kChunk, true);
-  RunRanks(3, [&](int rank) {
-    std::vector<int32_t> data(1000, rank);
-    Request request;
-    request.kind = Kind::kBroadcast;
-    request.dtype = DType::kInt32;
-    for (bool agree : {false, true}) {
-      request.tensors = {{data.data(), data.data(), {agree || rank != 1 ? 1000 : 999}}};
-      Status status = job.Run(rank, request);
-      ASSERT(status.code() == (agree ? Code::kOk : Code::kMismatch), status.message());
-      EXPECT_EQ(data[0], agree ? 0 : rank);
-    }
-  });
-}
-
-TEST(AProcessThatIsGoneIsNotRead) {
-  if (smddp_test::NoPeerReads()) return;
-  pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
-  ::waitpid(child, nullptr, 0);
-  uint64_t secret = 1;
-  EXPECT_EQ(ReadPeer(child, {{&secret, reinterpret_cast<uintptr_t>(&secret), 8}}).code(),
-            Code::kRemote);
-  EXPECT(!CanReadPeer(child, reinterpret_cast<uintptr_t>(&secret), secret));
-  EXPECT(CanReadPeer(::getpid(), reinterpret_cast<uintptr_t>(&secret), secret));
-  EXPECT_EQ(ReadPeer(::getpid(), {{&secret, 8, 8}}).code(), Code::kSystem);
 }

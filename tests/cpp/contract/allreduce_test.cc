@@ -1,22 +1,22 @@
-// The contract of every collective: all sizes of job and payload, on one node and on several, with
-// data that differ by rank and sum exactly.
+// The contract of allreduce: all sizes of job and payload, on one node and on several, with data
+// that differ by rank and sum exactly.
 #include <cstring>
 #include <limits>
 
 #include "allreduce_values.h"
 #include "check.h"
+#include "contract_job.h"
 #include "core/ranges.h"
-#include "inproc_job.h"
 
 namespace {
 
 using namespace smddp;
 using smddp_test::Case;
+using smddp_test::ContractJob;
 using smddp_test::Expected;
-using smddp_test::InprocJob;
 using smddp_test::Input;
+using smddp_test::Jobs;
 using smddp_test::kChunk;
-using smddp_test::kJobs;
 using smddp_test::RunRanks;
 using smddp_test::TypeOf;
 using Shape = smddp_test::JobShape;
@@ -30,7 +30,7 @@ std::vector<size_t> Counts(int size) {
 // The payload in three tensors, one of them empty, in place or not.
 template <typename T>
 void CheckAllreduce(const Shape& shape, ReduceOp op, const std::string& forced, bool in_place) {
-  InprocJob job(shape.size, shape.nodes, kChunk);
+  ContractJob job(shape.size, shape.nodes, kChunk);
   RunRanks(shape.size, [&](int rank) {
     for (size_t count : Counts(shape.size)) {
       std::vector<T> in(count), out(count, T(99));
@@ -65,7 +65,7 @@ void CheckScaledAverage(const Shape& shape, Kind kind) {
         std::numeric_limits<T>::max() / kBelow - (rank * 3 + static_cast<int64_t>(i)) % 5;
     return static_cast<T>(std::is_signed_v<T> && i % 2 == 1 ? -size : size);
   };
-  InprocJob job(shape.size, shape.nodes, kChunk);
+  ContractJob job(shape.size, shape.nodes, kChunk);
   RunRanks(shape.size, [&](int rank) {
     Range own{0, kCount};
     if (kind == Kind::kReduceScatter) own = smddp::RowsOf(kCount, shape.size, rank);
@@ -92,7 +92,7 @@ void CheckScaledAverage(const Shape& shape, Kind kind) {
 }  // namespace
 
 TEST(AllreduceSumsEveryDtypeOnEveryJob) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     CheckAllreduce<float>(shape, ReduceOp::kSum, "", false);
     CheckAllreduce<double>(shape, ReduceOp::kSum, "", true);
     CheckAllreduce<int32_t>(shape, ReduceOp::kSum, "", true);
@@ -103,7 +103,7 @@ TEST(AllreduceSumsEveryDtypeOnEveryJob) {
 }
 
 TEST(AllreduceHasEveryOp) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     for (ReduceOp op : {ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       CheckAllreduce<float>(shape, op, "", true);
       CheckAllreduce<int32_t>(shape, op, "", false);
@@ -112,7 +112,7 @@ TEST(AllreduceHasEveryOp) {
 }
 
 TEST(ScaledAveragesOfIntegersAreTruncatedOnce) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     for (Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
       CheckScaledAverage<int8_t>(shape, kind);
       CheckScaledAverage<uint8_t>(shape, kind);
@@ -123,7 +123,7 @@ TEST(ScaledAveragesOfIntegersAreTruncatedOnce) {
 }
 
 TEST(AllreduceAlgorithmsCanBeForced) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     if (shape.nodes > 1) continue;
     CheckAllreduce<float>(shape, ReduceOp::kSum, "oneshot", true);
     CheckAllreduce<float>(shape, ReduceOp::kSum, "shm", true);
@@ -133,9 +133,9 @@ TEST(AllreduceAlgorithmsCanBeForced) {
 }
 
 TEST(AMismatchIsSeenByAllAndTheLaneGoesOn) {
-  for (const Shape& shape : kJobs) {
+  for (const Shape& shape : Jobs()) {
     if (shape.size == 1) continue;
-    InprocJob job(shape.size, shape.nodes, kChunk);
+    ContractJob job(shape.size, shape.nodes, kChunk);
     RunRanks(shape.size, [&](int rank) {
       for (int round = 0; round < 6; ++round) {
         // In odd rounds the last rank has another shape, by many chunks.
