@@ -32,7 +32,7 @@ class Statements:
         self.variables.append(f"{name} = tf.Variable(tf.ones([12]))")
         return name
 
-    def value(self, scope, site: int, earlier=None, elements=12) -> str:
+    def value(self, scope, site: int, earlier=None, elements: int | str = 12) -> str:
         """The source of an input; perhaps late, perhaps after an earlier result."""
         late = self.random.choices(["", "busy", "sleep"], [5, 3, 0 if scope.jit else 2])[0]
         more = f", {late!r}" if late else ""
@@ -44,12 +44,16 @@ class Statements:
         """One collective, mostly an allreduce, so that many could be taken for one another."""
         site = self.site()
         how = self.random.choices(
-            ["sum", "grouped", "max", "root0", "root1", "gather", "scatter", "alltoall"],
-            [10, 1, 1, 1, 1, 1, 1, 1],
+            ["sum", "grouped", "max", "root0", "root1", "gather", "scatter", "alltoall", "splits"],
+            [10, 1, 1, 1, 1, 1, 1, 1, 2],
         )[0]
+        if how == "splits" and scope.jit:  # the shape of its result is not known
+            how = "alltoall"
         if how == "grouped":
             return self._grouped(scope, site)
         elements = 6000 if how == "sum" and self.chance(0.1) else 12
+        if how == "splits":
+            elements = f"sent({site})"
         x = self.value(scope, site, earlier, elements)
         name = f', name="{scope.thread}s{site}"' if scope.thread else ""
         call = {
@@ -58,6 +62,7 @@ class Statements:
             "gather": f"hvd.allgather({x}{name})",
             "scatter": f"hvd.reducescatter({x}, op=hvd.Sum{name})",
             "alltoall": f"hvd.alltoall({x}{name})",
+            "splits": f"hvd.alltoall({x}, splits=splits({site})[hvd.rank()]{name})[0]",
         }.get(how) or f"hvd.broadcast({x}, {how[4:]}{name})"
         self.result = f"a{site}"
         more = f", {how!r}" if how != "sum" else ""

@@ -42,7 +42,18 @@ STEPS = 3
 
 HEADER = """\
 import tensorflow as tf
-from support import check, in_threads, merge, merge_rows, nothing, shuffled, value, zero
+from support import (
+    check,
+    in_threads,
+    merge,
+    merge_rows,
+    nothing,
+    sent,
+    shuffled,
+    splits,
+    value,
+    zero,
+)
 
 import smddp_tf as hvd
 """

@@ -1,6 +1,6 @@
 """Runs random programs under mpirun and tells which went wrong.
 
-    soak.py --programs 1000                   on 2, 3 and 4 ranks in turn
+    soak.py --programs 1000                   on 2, 3 and 4 ranks and 1 and 2 nodes in turn
     soak.py --seeds 17 --ranks 3              one of them again; it is printed first
     soak.py --kinds loops jit --programs 50   some kinds only
 
@@ -34,6 +34,11 @@ START_SECONDS, SECONDS_EACH = 60, 15
 def ranks_of(seed: int) -> int:
     """2, 3 and 4 ranks take turns, over all kinds."""
     return 2 + seed // len(KINDS) % 3
+
+
+def nodes_of(seed: int) -> int:
+    """After each kind ran on 2, 3 and 4 ranks, the other number takes its turn."""
+    return 1 + seed // (3 * len(KINDS)) % 2
 
 
 def _events(folder) -> dict:
@@ -79,6 +84,13 @@ def _job(programs, ranks: int, folder, options) -> launcher.Job:
 
 def run_on(seeds, ranks: int, **options):
     """Runs the programs on so many ranks. Yields (program, problems by rank, output) of each."""
+    for nodes in (1, 2):
+        env = {"SMDDP_NODES": str(nodes), **options.get("env", {})}
+        these = [seed for seed in seeds if nodes_of(seed) == nodes]
+        yield from _run_jobs(these, ranks, {**options, "env": env})
+
+
+def _run_jobs(seeds, ranks: int, options):
     left = [generate(seed) for seed in seeds]
     with tempfile.TemporaryDirectory(prefix="programs") as name:
         folder = pathlib.Path(name)

@@ -11,6 +11,7 @@ Programs return records, so nothing but the program itself puts their collective
 
 import json
 import os
+import random
 import threading
 import time
 
@@ -72,8 +73,24 @@ def value(site, turn, late="", elements=ELEMENTS):
 
 @tf.autograph.experimental.do_not_convert
 def zero(x):
-    """0.0, once x exists."""
-    return tf.minimum(tf.reduce_max(tf.abs(x)), 0.0)
+    """0.0, once x exists, of which there may be no elements."""
+    return tf.minimum(tf.reduce_max(tf.concat([tf.reshape(tf.abs(x), [-1]), [0.0]], 0)), 0.0)
+
+
+def splits(site) -> list:
+    """What each rank sends to each in that alltoall: often nothing, sometimes much."""
+    draw = random.Random(site)
+    most = draw.choice([4, 4, 100, 100, 20_000])
+    sizes = [[draw.randint(0, most) for _ in range(hvd.size())] for _ in range(hvd.size())]
+    idle = draw.choice([None, *range(hvd.size())])
+    return [
+        [0 if r == idle or draw.random() < 0.4 else n for n in row] for r, row in enumerate(sizes)
+    ]
+
+
+def sent(site) -> int:
+    """How many elements this rank sends in all."""
+    return sum(splits(site)[hvd.rank()])
 
 
 def _own_rows(rows):
@@ -85,7 +102,13 @@ def _of_each(base, rows):
     return tf.concat([base * float(rank + 1) + rows for rank in range(hvd.size())], 0)
 
 
-def _wanted(how, base, elements):
+def _rows_for_this_rank(site):
+    for r, row in enumerate(splits(site)):
+        begin = sum(row[: hvd.rank()])
+        yield r, _counting(sum(row))[begin : begin + row[hvd.rank()]]
+
+
+def _wanted(how, base, elements, site):
     """The result of the collective `how` over all ranks' value()."""
     ranks, rows = hvd.size(), _counting(elements)
     if how.startswith("root"):
@@ -94,6 +117,8 @@ def _wanted(how, base, elements):
         return base * float(ranks) + rows
     if how == "gather":
         return _of_each(base, rows)
+    if how == "splits":
+        return tf.concat([base * float(r + 1) + rows for r, rows in _rows_for_this_rank(site)], 0)
     if how == "alltoall":
         return _of_each(base, _own_rows(rows))
     if how == "scatter":
@@ -105,8 +130,10 @@ def _wanted(how, base, elements):
 def check(site, turn, got, how="sum", elements=ELEMENTS):
     """A record of one result."""
     turn = tf.convert_to_tensor(turn, tf.int32)
-    wanted = _wanted(how, _base(site, turn), elements)
-    got = tf.reshape(got, wanted.shape)
+    wanted = _wanted(how, _base(site, turn), elements, site)
+    # One more element, since a rank may get nothing.
+    got = tf.concat([tf.reshape(got, wanted.shape), [0.0]], 0)
+    wanted = tf.concat([wanted, [0.0]], 0)
     differs = tf.not_equal(got, wanted)
     first = tf.argmax(tf.cast(differs, tf.int32))
     wrong = tf.cast(tf.reduce_any(differs), tf.float32)
