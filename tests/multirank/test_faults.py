@@ -131,6 +131,15 @@ def test_a_rank_that_stops(job):
     assert result.returncode != 0
 
 
+def test_a_rank_that_stops_is_named_alone(job):
+    """Not the other one too, which waits for it as well; on a busy machine it had come less far."""
+    result = job(faults.one_goes("stops"), 3, env={"SMDDP_TIMEOUT_SECONDS": "4"}, timeout=60)
+    survivors = [result.results[r] for r in (0, 2) if r in result.results]
+    assert survivors, result.output[-4000:]
+    for one in survivors:
+        assert "for rank 1 in" in one["text"], one
+
+
 def test_a_backward_pass_that_fails(job, python):
     """The rank has its own error at once, though later buckets could run; the others are told."""
     env = {"SMDDP_BUCKET_BYTES": "200000", "SMDDP_FIRST_BUCKET_BYTES": "200000"}

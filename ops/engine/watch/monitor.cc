@@ -3,7 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <utility>  // for exchange
+#include <iterator>  // for back_inserter
+#include <utility>   // for exchange
 
 #include "collective/header_exchange.h"
 #include "core/c_numbers.h"
@@ -204,6 +205,15 @@ bool Monitor::StandsStill(int job_rank) const {
   return it != node.end() && still_seconds_[it - node.begin()] >= kStillSeconds;
 }
 
+// Of the ranks that an operation waits for, those that stand still, if any does: the rest may wait
+// for these too.
+std::vector<int> Monitor::Culprits(const std::vector<int>& missing) const {
+  std::vector<int> still;
+  std::copy_if(missing.begin(), missing.end(), std::back_inserter(still),
+               [&](int rank) { return StandsStill(rank); });
+  return still.empty() ? missing : still;
+}
+
 void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missing,
                              Status* failure) {
   for (int rank : missing) {
@@ -242,7 +252,8 @@ Status Monitor::Timeout(const Operation& operation, const std::vector<int>& miss
                         bool elsewhere) const {
   return {Code::kTimeout,
           "rank " + std::to_string(topo_.rank) + " waited " + FormatSeconds(operation.waited) +
-              " for " + RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
+              " for " + RankList(Culprits(missing), topo_.rank) + " in " +
+              DescribeOperation(operation) +
               ", which is over SMDDP_TIMEOUT_SECONDS=" + FormatNumber(config_.timeout_seconds) +
               "; see what those ranks are doing, or raise the limit if they are only slow" +
               (elsewhere ? " (they may wait for another node themselves)" : "")};
@@ -250,7 +261,7 @@ Status Monitor::Timeout(const Operation& operation, const std::vector<int>& miss
 
 void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
   LogWarning("stalled: waited " + FormatSeconds(operation.waited) + " for " +
-             RankList(missing, topo_.rank) + " in " + DescribeOperation(operation) +
+             RankList(Culprits(missing), topo_.rank) + " in " + DescribeOperation(operation) +
              ". They are stopped, slow, out of data, or took another path "
              "through the program. It fails after " +
              FormatNumber(config_.timeout_seconds) + " s (SMDDP_TIMEOUT_SECONDS)");
@@ -314,7 +325,7 @@ void Monitor::AnswerTermination() {
 
 std::string Monitor::DescribeTermination(const Operation& operation,
                                          const std::vector<int>& missing) const {
-  return "ended by SIGTERM while waiting for " + RankList(missing, topo_.rank) + " in " +
+  return "ended by SIGTERM while waiting for " + RankList(Culprits(missing), topo_.rank) + " in " +
          DescribeOperation(operation) + Elsewhere();
 }
 

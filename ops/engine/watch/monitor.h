@@ -48,6 +48,7 @@ class Monitor {
   void ListenToNodes();
   bool GoneFor(int job_rank, double seconds) const;
   bool StandsStill(int job_rank) const;
+  std::vector<int> Culprits(const std::vector<int>& missing) const;
   void UpdatePeers(double seconds);
   void AnswerTermination();
   std::string DescribeTermination(const Operation& operation,
