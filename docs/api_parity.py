@@ -176,7 +176,7 @@ def status_of(module, name: str, arguments: str) -> tuple:
 def page() -> str:
     """The page."""
     lines = [
-        "# What there is of Horovod's API and of SageMaker's",
+        "# Every name of Horovod's and SageMaker's APIs",
         "",
         "Written by `python docs/api_parity.py` from the code. Names of Horovod 0.28.1's",
         "`horovod.tensorflow` are those of `smddp_tf`, of `horovod.tensorflow.keras` those of",

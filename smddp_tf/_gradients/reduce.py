@@ -251,8 +251,8 @@ def _is_overwritten(source) -> bool:
 def reduce_overwriting(grads, sources, process_set: ProcessSet) -> list:
     """Replaces gradients that overwrite their variables by their largest value on any rank.
 
-    So Keras does with those of several passes: a range must hold the values of all ranks. Other
-    gradients are returned as they are.
+    Keras does the same with those of several passes: a range must hold the values of all ranks.
+    Other gradients are returned unchanged.
     """
     results = list(grads)
     found = [

@@ -238,7 +238,7 @@ def require_process_set(process_set) -> None:
     """Rejects what is not a ProcessSet, in the job or not.
 
     Raises:
-      ValueError: that.
+      ValueError: process_set is not a ProcessSet.
     """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(  # noqa: TRY004

@@ -83,7 +83,7 @@ def report(outcomes, seed: int, seconds: float) -> str:
             HEAD,
             *rows,
             "",
-            f"{len(outcomes)} runs, {len(bad)} not as they should be"
+            f"{len(outcomes)} runs, {len(bad)} failures"
             + (f": {', '.join(map(str, bad))}." if bad else "."),
             "",
         ]

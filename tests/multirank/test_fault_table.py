@@ -46,4 +46,4 @@ def test_the_table_tells_what_is_wrong():
     outcomes = [(i, outcome) for i, outcome in enumerate([*bad, run.Outcome(plan)])]
     text = table.report(outcomes, SEED, 60.0)
     assert "| kill | 2 | 1 | 6 | 0.00 | 9.00 | 5/6 | 5/6 | 5/6 | 5/6 | 5/6 | 5/6 | 5/6 |" in text
-    assert "5 not as they should be: 0, 1, 2, 3, 4." in text
+    assert "5 failures: 0, 1, 2, 3, 4." in text
