@@ -238,6 +238,7 @@ lint: $(VENV)/.ready
 format: $(VENV)/.ready options
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(PYTHON) docs/wrap.py
 	$(CPP_FILES) | xargs $(BIN)/clang-format -i
 
 # A build folder for each, kept for the next time. The thread sanitizer of older compilers knows no
