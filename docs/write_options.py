@@ -24,6 +24,9 @@ _SOURCES = {
 }
 
 
+_NO_LIMIT = {"1e7", "1e15"}  # beyond what anybody means; only the parser needs one
+
+
 class Option(typing.NamedTuple):
     """A row of the table."""
 
@@ -105,9 +108,21 @@ def _taken() -> dict:
     takes = {name: re.sub(r'"([^"]*)"', r"`\1`", text) for name, text in re.findall(words, source)}
     numbers = r'ReadNumber\("(\w+)", ([^,]+), ([^,]+),'
     for name, low, high in re.findall(numbers, source):
-        zero_or_one = (low, high) == ("0", "1")
-        takes[name] = "0 or 1" if zero_or_one else f"{_number(low)} to {_number(high)}"
+        if (low, high) == ("0", "1"):
+            takes[name] = "0 or 1"
+        elif high in _NO_LIMIT:
+            takes[name] = f"{_number(low)} or more"
+        else:
+            takes[name] = f"{_number(low)} to {_number(high)}"
+    for name in re.findall(r'_positive_int\("(\w+)"', _source("python")):
+        takes[name] = "1 or more"
     return takes
+
+
+def _kind(text: str) -> str:
+    """What an option takes that nothing checks, by how its text begins."""
+    kinds = {"path": "a path", "folder": "a folder", "1:": "0 or 1"}
+    return next((kind for start, kind in kinds.items() if text.startswith(start)), "")
 
 
 def _compared() -> set:
@@ -124,7 +139,7 @@ def table() -> str:
     lines = ["| variable | default | takes | meaning |", "|---|---|---|---|"]
     for option in sorted([*_core_options(), *_python_options()]):
         mark = " †" if option.name in compared else ""
-        taken = takes.get(option.name, "")
+        taken = takes.get(option.name) or _kind(option.text)
         lines.append(f"| `{option.name}`{mark} | {option.default} | {taken} | {option.text} |")
     return "\n".join(lines) + "\n"
 
