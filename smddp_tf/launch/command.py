@@ -1,4 +1,4 @@
-"""The command that launches a job. Pure: what is asked for, and what there is -> words."""
+"""The command that launches a job. Pure: options and facts about the machine -> words."""
 
 from __future__ import annotations
 

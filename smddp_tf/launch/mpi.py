@@ -1,4 +1,4 @@
-"""Which mpirun there is, and of which MPI."""
+"""Finds mpirun, and which MPI it belongs to."""
 
 from __future__ import annotations
 

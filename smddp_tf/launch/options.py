@@ -22,9 +22,9 @@ _EPILOG = """examples:
   smddprun -np 4 --max-restarts 2 python train.py
   smddprun -np 4 -- --mca btl_tcp_links 2 python train.py
 
-The first word that is no option begins the program. What follows a `--` before it goes to mpirun
-as it is, its own options first. Where mpirun has started smddprun itself, which SageMaker's toolkit
-does, smddprun only becomes the program."""
+The first word that is no option begins the program. Words after a `--` in front of it go to mpirun
+unchanged: mpirun's own options, then the program. If mpirun has started smddprun itself, as
+SageMaker's toolkit does, smddprun only becomes the program."""
 
 
 def _whole(least: int, most: float = math.inf):
@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--tag-output",
         action=argparse.BooleanOptionalAction,
-        help="begin each line of output with its rank; default: if that is no terminal",
+        help="begin each line of output with its rank; default: unless the output is a terminal",
     )
     add(
         "--sagemaker",
@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The options; `program` has the program's words and `passed` what goes to mpirun as it is.
+    """The options; `program` has the program's words and `passed` those for mpirun, unchanged.
 
     Ends the process with a message if the words are not understood.
     """

@@ -17,8 +17,8 @@ from smddp_tf.keras.callbacks._base import Callback, listed, optimizers_of
 _CAUSES = (
     "Likely causes: an optimizer that is not wrapped by hvd.DistributedOptimizer (one of several, "
     "or one made anew from a configuration: clone_model, from_config, compile_from_config); a "
-    "train_step that assigns weights itself, or passes the wrapped optimizer by; a step that was "
-    "traced before the optimizer was wrapped. What is local on purpose is to be named: "
+    "train_step that assigns weights itself, or bypasses the wrapped optimizer; a step that was "
+    "traced before the optimizer was wrapped. Register variables that are local on purpose: "
     "optimizer.register_local_var(variable), or local_variables= of the callback"
 )
 
