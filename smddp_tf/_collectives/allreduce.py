@@ -10,24 +10,19 @@ from smddp_tf._collectives.checks import (
     check_devices,
     check_dtype,
     list_of,
-    name_or_site,
     resolve_op,
     tensor_of,
 )
 from smddp_tf._collectives.reduction import (
-    bypasses_plan,
-    compressor_text,
-    gather_and_combine,
-    places_text,
-    reduce_dense,
-    words,
+    allreduce_by_dtype,
+    reduce_tensors,
+    resolve_reduction,
 )
-from smddp_tf._collectives.scaling import factor, factors_text, scaled
-from smddp_tf._collectives.slices import allreduce_slices
 from smddp_tf._compression import Compression
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.process_sets import ProcessSet, global_process_set
 from smddp_tf._job.reduce_op import ReduceOp
+from smddp_tf._job.reduction import Reduction
 from smddp_tf._types import Compressor, TensorLike
 
 tf = tensorflow()
@@ -87,39 +82,9 @@ def allreduce(
     """
     del ignore_name_scope
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    group = check_process_set(process_set)
-    op = resolve_op(average, op)
-    given_name, name = name, name_or_site(name, "allreduce", group)
-
-    scales = factor(prescale_factor), factor(postscale_factor)
-    return _allreduce(tensor, op, compression, scales, name, given_name, group)
-
-
-def _allreduce(tensor, op, compression, scales, name, given_name, group: Group, rest: str = ""):
-    """allreduce() of one tensor, with arguments that are checked.
-
-    scales are the factors, given_name is what compressors know the tensor by, and rest is what
-    ranks compare besides.
-    """
-    if isinstance(tensor, tf.IndexedSlices):
-        if scales != (1.0, 1.0):
-            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
-        return allreduce_slices(tensor, op, name, group, rest)
-
-    tensor = tensor_of(tensor, "allreduce")
-    check_dtype(tensor, REDUCIBLE, "allreduce")
-    if bypasses_plan(op, compression):
-        prescale, postscale = scales
-        apart = words(factors_text(*scales), rest)
-        result = scaled(tensor, prescale)
-        if group.size > 1:
-            result = gather_and_combine(result, op, compression, name, given_name, group, apart)
-        return scaled(result, postscale)
-
-    packed, context = compression.compress(tensor)
-    how = words(compressor_text(compression), rest)
-    result = reduce_dense([packed], op, *scales, name, group, how)[0]
-    return compression.decompress(result, context)
+    op, factors = resolve_op(average, op), (prescale_factor, postscale_factor)
+    reduction = resolve_reduction("allreduce", op, factors, compression, name, process_set)
+    return _reduce([tensor], reduction, [reduction], [name])[0]
 
 
 def grouped_allreduce(
@@ -150,37 +115,26 @@ def grouped_allreduce(
     """
     del ignore_name_scope
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    group = check_process_set(process_set)
-    op = resolve_op(average, op)
-    given_name, name = name, name_or_site(name, "grouped_allreduce", group)
-
+    op, factors = resolve_op(average, op), (prescale_factor, postscale_factor)
+    reduction = resolve_reduction("grouped_allreduce", op, factors, compression, name, process_set)
     tensors = list_of(tensors, "grouped_allreduce", "tensors")
-    scales = factor(prescale_factor), factor(postscale_factor)
+    count = len(tensors)
+    alone = [
+        reduction.named(f"{reduction.name}.{i}").comparing(f"place {i} of a list of {count}")
+        for i in range(count)
+    ]
+    keys = [f"{name}.{i}" if name else None for i in range(count)]
+    return _reduce(tensors, reduction, alone, keys)
 
-    def alone(i, named, given):
-        rest = f"place {i} of a list of {len(tensors)}"
-        return _allreduce(tensors[i], op, compression, scales, named, given, group, rest)
 
-    if bypasses_plan(op, compression):
-        return [
-            alone(i, f"{name}.{i}", f"{given_name}.{i}" if given_name else None)
-            for i in range(len(tensors))
-        ]
-
-    results: list = [None] * len(tensors)
-    dense = [i for i, one in enumerate(tensors) if not isinstance(one, tf.IndexedSlices)]
-    for i in sorted(set(range(len(tensors))) - set(dense)):
-        results[i] = alone(i, f"{name}.{i}", None)
-
-    packed = []
-    for i in dense:
-        tensor = tensor_of(tensors[i], "allreduce")
-        check_dtype(tensor, REDUCIBLE, "allreduce")
-        packed.append(compression.compress(tensor))
-
-    # The ranks compare the list too: an op has a part of it only.
-    rest = words(places_text(dense, len(tensors)), compressor_text(compression))
-    reduced = reduce_dense([tensor for tensor, _ in packed], op, *scales, name, group, rest)
-    for i, result, (_, context) in zip(dense, reduced, packed, strict=True):
-        results[i] = compression.decompress(result, context)
-    return results
+def _reduce(values: list, reduction: Reduction, alone: list, keys: list) -> list:
+    """Reduces what a script gave: slices, tensors, or what can be one."""
+    tensors = []
+    for value in values:
+        if not isinstance(value, tf.IndexedSlices):
+            value = tensor_of(value, "allreduce")
+            check_dtype(value, REDUCIBLE, "allreduce")
+        elif reduction.scales:
+            raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
+        tensors.append(value)
+    return reduce_tensors(tensors, reduction, alone, keys, allreduce_by_dtype)

@@ -14,8 +14,12 @@ from smddp_tf._collectives.checks import (
     resolve_op,
     tensor_of,
 )
-from smddp_tf._collectives.reduction import bypasses_plan, compressor_text, places_text, words
-from smddp_tf._collectives.scaling import factor, scale_apart
+from smddp_tf._collectives.reduction import (
+    emit_by_dtype,
+    needs_gather,
+    reduce_tensors,
+    resolve_reduction,
+)
 from smddp_tf._compression import Compression
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
@@ -51,41 +55,17 @@ def grouped_reducescatter(
       2
     """
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
-    group = check_process_set(process_set)
+    kind, factors = "grouped_reducescatter", (prescale_factor, postscale_factor)
     op = resolve_op(None, op)
-    if bypasses_plan(op, compression):
+    reduction = resolve_reduction(kind, op, factors, compression, name, process_set)
+    if needs_gather(reduction):
         raise ValueError(
             "reducescatter takes op=Average, Sum, Min, Max or Product, and "
             "Compression.none, .fp16 or .bf16"
         )
-
-    name = name_or_site(name, "grouped_reducescatter", group)
-    tensors = list_of(tensors, "grouped_reducescatter", "tensors")
-    tensors = [_check_scatter(tensor) for tensor in tensors]
-    packed = [compression.compress(tensor) for tensor in tensors]
-
-    by_dtype: dict = {}
-    for i, (tensor, _) in enumerate(packed):
-        by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
-    results: list = [None] * len(tensors)
-
-    for indices in by_dtype.values():
-        rest = words(places_text(indices, len(tensors)), compressor_text(compression))
-
-        def reduce(tensors, op, prescale, postscale, apart, rest=rest):
-            compared = words(rest, apart)
-            return ops.reducescatter(tensors, op, prescale, postscale, name, group, compared)
-
-        outputs = scale_apart(
-            reduce,
-            [packed[i][0] for i in indices],
-            op,
-            factor(prescale_factor),
-            factor(postscale_factor),
-        )
-        for i, output in zip(indices, outputs, strict=True):
-            results[i] = compression.decompress(output, packed[i][1])
-    return results
+    tensors = [_check_scatter(tensor) for tensor in list_of(tensors, kind, "tensors")]
+    alone = [reduction] * len(tensors)  # none is reduced alone
+    return reduce_tensors(tensors, reduction, alone, alone, emit_by_dtype(ops.reducescatter))
 
 
 def _check_scatter(tensor):

@@ -1,117 +1,213 @@
-"""Maps reductions to ops: one op per dtype, and gathers for Adasum and non-summable compressors."""
+"""The one way from a caller's tensors to reducing ops, and back.
+
+Tensors are compressed, emitted together, and decompressed. Slices, and what a compressor or Adasum
+combines itself, are gathered one by one.
+"""
 
 from __future__ import annotations
 
-from smddp_tf._collectives.scaling import scale_apart, scaled
+from collections.abc import Callable, Sequence
+
+from smddp_tf._collectives.checks import name_or_site
+from smddp_tf._collectives.scaling import factor, factors_text, scale_apart, scaled
+from smddp_tf._collectives.slices import allreduce_slices
 from smddp_tf._compression import Compression, check_compressor, describe
 from smddp_tf._compression.adasum import adasum
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import Group
-from smddp_tf._job.reduce_op import Adasum, Average, ReduceOp, Sum
+from smddp_tf._job.process_sets import check_process_set
+from smddp_tf._job.reduce_op import Adasum, Average, Sum
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
 
-def words(*parts: str) -> str:
-    """What ranks compare besides a request's tensors, made of texts that may be empty."""
-    return " ".join(filter(None, parts))
+def resolve_reduction(kind: str, op, factors, compression, name, process_set) -> Reduction:
+    """Checks the arguments of a collective and makes a Reduction of them.
+
+    Args:
+      kind: the collective; without a name, the reduction is called after it and its call site.
+      op: a ReduceOp.
+      factors: pre- and postscale factor.
+      compression: a compressor.
+      name: as the script gave it, or None.
+      process_set: the ranks that take part.
+
+    Raises:
+      ValueError: the compressor or the process set cannot be used.
+      TypeError: a factor is not a number, or the name not a string.
+    """
+    group = check_process_set(process_set)
+    check_compressor(compression)
+    prescale, postscale = map(factor, factors)
+    return Reduction(op, name_or_site(name, kind, group), group, prescale, postscale, compression)
 
 
-def _gatherer(name: str, group: Group, description: str):
+def is_dense(tensor) -> bool:
+    """Whether it is neither None nor tf.IndexedSlices."""
+    return tensor is not None and not isinstance(tensor, tf.IndexedSlices)
+
+
+def needs_gather(reduction: Reduction) -> bool:
+    """Whether what all ranks have is gathered and combined on each, instead of being summed."""
+    return reduction.op == Adasum or hasattr(reduction.compression, "reduce")
+
+
+def reduce_tensors(
+    tensors: Sequence,
+    reduction: Reduction,
+    alone: Sequence[Reduction],
+    keys: Sequence,
+    emit: Callable[[list, Reduction], list],
+) -> list:
+    """Reduces tensors over the ranks of a reduction.
+
+    Args:
+      tensors: tf.Tensors of dtypes that can be reduced, tf.IndexedSlices, and None, which stays.
+      reduction: how.
+      alone: how each is reduced if that is done one by one.
+      keys: identify the tensors for compressors that keep something of each.
+      emit: emit(compressed, reduction) reduces the dense ones of a list, and returns the others.
+
+    Returns:
+      The reduced tensors, in the same order.
+
+    Raises:
+      What gather_and_combine() and allreduce_slices() raise.
+    """
+    if needs_gather(reduction):
+        return [
+            gather_and_combine(tensor, own, key)
+            for tensor, own, key in zip(tensors, alone, keys, strict=True)
+        ]
+    packed = [
+        reduction.compression.compress(tensor) if is_dense(tensor) else (tensor, None)
+        for tensor in tensors
+    ]
+    results = emit([tensor for tensor, _ in packed], reduction)
+    for i, (_, context) in enumerate(packed):
+        if isinstance(results[i], tf.IndexedSlices):
+            results[i] = allreduce_slices(results[i], alone[i])
+        elif results[i] is not None:
+            results[i] = reduction.compression.decompress(results[i], context)
+    return results
+
+
+def by_dtype(tensors: Sequence) -> list:
+    """The indices of the dense tensors, a list for each dtype, in the order of first use."""
+    found: dict = {}
+    for i, tensor in enumerate(tensors):
+        if is_dense(tensor):
+            found.setdefault(tensor.dtype.base_dtype, []).append(i)
+    return list(found.values())
+
+
+def _places_text(indices: list, count: int) -> str:
+    """Which tensors of a list one op reduces, for the ranks to compare; "" for all of them."""
+    return "" if len(indices) == count else f"places {indices} of a list of {count}"
+
+
+def _compressor_text(compression) -> str:
+    """A compressor, for the ranks to compare; "" for none."""
+    return "" if compression is Compression.none else f"compression={describe(compression)}"
+
+
+def emit_by_dtype(op: Callable[[list, Reduction], list]) -> Callable[[list, Reduction], list]:
+    """Makes an emit for reduce_tensors() of an op: one op for the tensors of each dtype."""
+
+    def emit(tensors: list, reduction: Reduction) -> list:
+        results = list(tensors)
+        reduction = reduction.comparing(_compressor_text(reduction.compression))
+        for indices in by_dtype(tensors):
+            # The ranks compare the list too: an op has a part of it only.
+            own = reduction.comparing(_places_text(indices, len(tensors)))
+            reduced = scale_apart(op, [tensors[i] for i in indices], own)
+            for i, result in zip(indices, reduced, strict=True):
+                results[i] = result
+        return results
+
+    return emit
+
+
+def allreduce_by_dtype(tensors: list, reduction: Reduction) -> list:
+    """Reduces the dense tensors of a list with one op per dtype; returns the others."""
+    if reduction.group.size > 1:
+        return emit_by_dtype(ops.allreduce)(tensors, reduction)
+    return [
+        scaled(scaled(tensor, reduction.prescale), reduction.postscale)
+        if is_dense(tensor)
+        else tensor
+        for tensor in tensors
+    ]
+
+
+def _gatherer(reduction: Reduction):
     """Returns a function that stacks all ranks' tensors along a new first dimension."""
     calls = iter(range(1 << 30))
+    group = reduction.group
 
     def gather(tensor):
-        stacked = tensor[tf.newaxis]
-        gathered = ops.allgather(stacked, f"{name}.{next(calls)}", group, description)
+        name = f"{reduction.name}.{next(calls)}"
+        gathered = ops.allgather(tensor[tf.newaxis], name, group, reduction.compared)
         gathered.set_shape([group.size, *tensor.shape.as_list()])
         return gathered
 
     return gather
 
 
-def gather_and_combine(
-    tensor, op: int, compression, name: str, key, group: Group, description: str = ""
-):
-    """Reduces one tensor with Adasum, or with a compressor that has reduce().
+def gather_and_combine(tensor, reduction: Reduction, key):
+    """Reduces one tensor, or slices, with Adasum or with a compressor that has reduce().
 
-    Each rank combines what all have gathered by itself, so with what is gathered they compare how,
-    and description, what else must be equal on all ranks.
+    Each rank combines by itself what all have gathered, so with that they compare how.
 
     Raises:
       ValueError: such a compressor is combined with an op other than Average and Sum, or with a
         tensor whose static shape is unknown.
       TypeError: Adasum of integers.
     """
-    how = f"{tensor.dtype.base_dtype.name} op={ReduceOp(op)} compression={describe(compression)}"
-    gather = _gatherer(name, group, words(description, how))
-    if hasattr(compression, "reduce"):
-        if op not in (Average, Sum):
-            raise ValueError(f"this compression takes op=Average or Sum, not {op}")
-        if not tensor.dtype.is_floating:
-            return reduce_dense([tensor], op, 1.0, 1.0, name, group, description)[0]
-        if not tensor.shape.is_fully_defined():
-            raise ValueError(
-                f"this compression needs a shape that is known when the function is traced, not "
-                f"{tensor.shape}; use Compression.none, .fp16 or .bf16"
-            )
-        return compression.reduce(tensor, op == Average, key, gather)
+    if not is_dense(tensor):
+        return tensor if tensor is None else allreduce_slices(tensor, reduction)
+    result = scaled(tensor, reduction.prescale)
+    if reduction.group.size > 1:
+        factors = factors_text(reduction.prescale, reduction.postscale)
+        combine = _compressed if hasattr(reduction.compression, "reduce") else _adasum
+        result = combine(result, reduction.scaled_by().comparing(factors), key)
+    return scaled(result, reduction.postscale)
+
+
+def _how_text(tensor, reduction: Reduction) -> str:
+    """What each rank does by itself with what was gathered, for the ranks to compare."""
+    dtype, compression = tensor.dtype.base_dtype.name, describe(reduction.compression)
+    return f"{dtype} op={reduction.op} compression={compression}"
+
+
+def _compressed(tensor, reduction: Reduction, key):
+    op = reduction.op
+    if op not in (Average, Sum):
+        raise ValueError(f"this compression takes op=Average or Sum, not {op}")
+    if not tensor.dtype.is_floating:
+        return ops.allreduce([tensor], reduction)[0]
+    if not tensor.shape.is_fully_defined():
+        raise ValueError(
+            f"this compression needs a shape that is known when the function is traced, not "
+            f"{tensor.shape}; use Compression.none, .fp16 or .bf16"
+        )
+    gather = _gatherer(reduction.comparing(_how_text(tensor, reduction)))
+    return reduction.compression.reduce(tensor, op == Average, key, gather)
+
+
+def _adasum(tensor, reduction: Reduction, key):
+    del key
     if not tensor.dtype.is_floating:
         raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")
+    name, group = reduction.name, reduction.group
+    gather = _gatherer(reduction.comparing(_how_text(tensor, reduction)))
 
     def agree(products):
         return ops.broadcast([products], group.ranks[0], f"{name}.products", group)[0]
 
-    packed, context = compression.compress(tensor)
+    packed, context = reduction.compression.compress(tensor)
     if packed.shape.rank is not None:
-        return compression.decompress(adasum(gather(packed), agree), context)
+        return reduction.compression.decompress(adasum(gather(packed), agree), context)
     flat = adasum(gather(tf.reshape(packed, [-1])), agree)  # what is stacked has a known rank
-    return compression.decompress(tf.reshape(flat, tf.shape(packed)), context)
-
-
-def places_text(indices: list, count: int) -> str:
-    """Which tensors of a list one op reduces, for the ranks to compare; "" for all of them."""
-    return "" if len(indices) == count else f"places {indices} of a list of {count}"
-
-
-def compressor_text(compression) -> str:
-    """A compressor, for the ranks to compare; "" for none."""
-    return "" if compression is Compression.none else f"compression={describe(compression)}"
-
-
-def bypasses_plan(op: int, compression) -> bool:
-    """Whether gather_and_combine() handles it. Raises what check_compressor() raises."""
-    check_compressor(compression)
-    return op == Adasum or hasattr(compression, "reduce")
-
-
-def reduce_dense(
-    tensors: list,
-    op: int,
-    prescale: float,
-    postscale: float,
-    name: str,
-    group: Group,
-    description: str = "",
-) -> list:
-    """Reduces tensors of any dtypes, with one op per dtype; description is what ranks compare."""
-    if group.size == 1:
-        return [scaled(scaled(tensor, prescale), postscale) for tensor in tensors]
-
-    results: list = [None] * len(tensors)
-    by_dtype: dict = {}
-    for i, tensor in enumerate(tensors):
-        by_dtype.setdefault(tensor.dtype.base_dtype, []).append(i)
-    for indices in by_dtype.values():
-        places = places_text(indices, len(tensors))
-
-        def reduce(tensors, op, prescale, postscale, apart, places=places):
-            compared = words(places, apart, description)
-            return ops.allreduce(tensors, op, prescale, postscale, name, group, compared)
-
-        of_dtype = [tensors[i] for i in indices]
-        reduced = scale_apart(reduce, of_dtype, op, prescale, postscale)
-        for i, result in zip(indices, reduced, strict=True):
-            results[i] = result
-    return results
+    return reduction.compression.decompress(tf.reshape(flat, tf.shape(packed)), context)

@@ -6,6 +6,7 @@ import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.reduce_op import Average, Sum
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
@@ -59,29 +60,28 @@ def factors_text(prescale: float, postscale: float) -> str:
     return f"prescale_factor={prescale} postscale_factor={postscale}"
 
 
-def scale_apart(reduce, tensors: list, op: int, prescale: float, postscale: float):
+def scale_apart(op, tensors: list, reduction: Reduction) -> list:
     """Reduces tensors of one dtype, scaling separately where the engine cannot fuse it.
 
     Integers are scaled and truncated on each rank before and after the sum, as Horovod does; the
     engine sums an average wider than the dtype, scales it, and truncates once. A prescaled minimum,
-    maximum or product is scaled before the reduction.
+    maximum or product is scaled before the reduction. Ranks compare the factors that they apply by
+    themselves.
 
     Args:
-      reduce: reduce(tensors, op, prescale, postscale, description) returns the reduced tensors;
-        description is what the ranks compare.
+      op: op(tensors, reduction) returns the reduced tensors.
       tensors: the inputs, all of one dtype.
-      op: the reduce operation.
-      prescale: multiplies the inputs.
-      postscale: multiplies the results.
+      reduction: how to reduce them.
     """
-    apart = factors_text(prescale, postscale)
-    if tensors[0].dtype.is_integer and apart:
+    prescale, postscale = reduction.prescale, reduction.postscale
+    apart = reduction.comparing(factors_text(prescale, postscale))
+    if tensors[0].dtype.is_integer and reduction.scales:
         tensors = [scaled(tensor, prescale) for tensor in tensors]
-        if op == Average:
+        if reduction.op == Average:
             postscale = _of_integers(postscale, tensors[0].dtype)
-            return reduce(tensors, op, 1.0, postscale, apart)
-        return [scaled(result, postscale) for result in reduce(tensors, op, 1.0, 1.0, apart)]
-    if op not in (Average, Sum) and prescale != 1.0:
+            return op(tensors, apart.scaled_by(postscale=postscale))
+        return [scaled(result, postscale) for result in op(tensors, apart.scaled_by())]
+    if reduction.op not in (Average, Sum) and prescale != 1.0:
         tensors = [scaled(tensor, prescale) for tensor in tensors]
-        return reduce(tensors, op, 1.0, postscale, apart)
-    return reduce(tensors, op, prescale, postscale, "")
+        return op(tensors, apart.scaled_by(postscale=postscale))
+    return op(tensors, reduction)

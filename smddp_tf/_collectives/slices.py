@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
-from smddp_tf._collectives.reduction import reduce_dense, words
 from smddp_tf._graph import ops, xla
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import Group
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
@@ -29,7 +30,7 @@ def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
     return rows is not None and (table_rows is None or ranks * rows < table_rows)
 
 
-def _allreduce_table(slices, op: int, name: str, group: Group):
+def _allreduce_table(slices, reduction: Reduction):
     """Reduces the slices as a dense table; returns slices with every row of it."""
     if slices.dense_shape is None:
         xla.refuse(
@@ -37,13 +38,14 @@ def _allreduce_table(slices, op: int, name: str, group: Group):
             "known,"
         )
     table = tf.convert_to_tensor(slices)
-    divides = op == Average and slices.dtype.is_integer
+    divides = reduction.op == Average and slices.dtype.is_integer
     # Sums of integers of the rows' type could wrap.
     table = tf.cast(table, _averaged(slices, 1).dtype) if divides else table
-    reduced = reduce_dense([table], Sum if divides else op, 1.0, 1.0, name, group)[0]
+    reduction = dataclasses.replace(reduction, op=Sum if divides else reduction.op)
+    reduced = ops.allreduce([table], reduction.scaled_by())[0]
     indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
     result = tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
-    return _averaged(result, group.size) if divides else result
+    return _averaged(result, reduction.group.size) if divides else result
 
 
 def _averaged(slices, ranks: int):
@@ -73,21 +75,19 @@ def _text(slices, op: int) -> str:
     return f"rows of tf.IndexedSlices op={ReduceOp(op)} dense_shape={shape}"
 
 
-def allreduce_slices(slices, op: int, name: str, group: Group, description: str = ""):
+def allreduce_slices(slices, reduction: Reduction):
     """Reduces tf.IndexedSlices by gathering the rows and indices of all ranks.
 
     Averages of integers are floats, as in Horovod: those of 8 bits float32, others float64.
 
     Args:
       slices: tf.IndexedSlices.
-      op: Sum or Average.
-      name: identifies the operation.
-      group: the ranks that take part.
-      description: what else must be equal on all ranks.
+      reduction: a sum or an average; factors are not applied.
 
     Raises:
-      NotImplementedError: op is neither Sum nor Average.
+      NotImplementedError: the op is neither Sum nor Average.
     """
+    op, group = reduction.op, reduction.group
     if op not in (Average, Sum):
         raise NotImplementedError(
             f"tf.IndexedSlices cannot be reduced with op={op}; use Sum or Average, "
@@ -99,12 +99,13 @@ def allreduce_slices(slices, op: int, name: str, group: Group, description: str 
 
     in_jit = xla.inside_jit()
     if in_jit and not gathers_in_jit(slices, group.size):
-        return _allreduce_table(slices, op, name, group)
+        return _allreduce_table(slices, reduction)
     # A mismatch error shows the name, so it carries the hint.
-    name += " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
+    hint = " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
+    name, compared = reduction.name + hint, reduction.comparing(_text(slices, op)).compared
 
     own = _for_reduction(slices.values, group.size) if slices.dtype.is_floating else slices.values
-    values = ops.allgather(own, name + ".values", group, words(description, _text(slices, op)))
+    values = ops.allgather(own, name + ".values", group, compared)
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", group)
     gathered = tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
     return _averaged(gathered, group.size) if op == Average else gathered

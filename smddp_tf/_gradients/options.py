@@ -1,14 +1,15 @@
 """Validates the options that the tape and the optimizer share."""
 
-import copy
 import dataclasses
 import numbers
 from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf._collectives.checks import integer, resolve_op
 from smddp_tf._compression import Compression, check_compressor, describe
-from smddp_tf._job.process_sets import ProcessSet, global_process_set
-from smddp_tf._job.reduce_op import Average, Product, ReduceOp, Sum
+from smddp_tf._job.process_sets import Group, ProcessSet, global_process_set
+from smddp_tf._job.reduce_op import Average, Product, Sum
+from smddp_tf._job.reduction import Reduction
 
 
 def whole_number(name: str, value, least: int) -> int:
@@ -53,12 +54,12 @@ class ReduceOptions:
       ValueError: an argument is out of range, or arguments contradict each other.
     """
 
-    op: ReduceOp | int | None = Average  # stored as a ReduceOp
-    compression: type = Compression.none
+    op: Any = Average  # stored as a ReduceOp
+    compression: Any = Compression.none
     sparse_as_dense: bool = False
     gradient_predivide_factor: float = 1.0
     num_groups: int = 0
-    groups: Sequence | None = None  # a number is stored as num_groups
+    groups: Any = None  # lists of variables; a number is stored as num_groups
     name: str = "gradients"
     process_set: ProcessSet = global_process_set
     bucket_bytes: int = 0  # 0: SMDDP_BUCKET_BYTES
@@ -94,18 +95,10 @@ class ReduceOptions:
         if factor <= 0:
             raise ValueError(f"gradient_predivide_factor={factor} is not > 0")
 
-    def named(self, name: str) -> "ReduceOptions":
-        """A copy with another name; skips validation."""
-        copied = copy.copy(self)
-        object.__setattr__(copied, "name", name)
-        return copied
-
-    def scales(self) -> tuple:
-        """Returns (op, prescale, postscale) for the collective."""
+    def reduction(self, name: str, group: Group) -> Reduction:
+        """How gradients are reduced, under this name, over the ranks of the process set."""
         factor = float(self.gradient_predivide_factor)
-        if factor == 1.0:
-            return self.op, 1.0, 1.0
-        return Sum, 1.0 / factor, factor / self.process_set.size()
+        return Reduction(self.op, name, group, 1.0 / factor, factor, self.compression)
 
     def is_idempotent(self) -> bool:
         """Whether reducing what was reduced already does not change it (but for rounding)."""
@@ -113,8 +106,8 @@ class ReduceOptions:
 
     def in_plan(self) -> str:
         """The options that the fingerprint of a plan has besides its buckets, as text."""
-        op, prescale, postscale = self.scales()
-        scales = f"op={op} prescale={prescale} postscale={postscale}"
+        factor = float(self.gradient_predivide_factor)
+        scales = f"op={self.op} prescale={1.0 / factor} postscale={factor}"
         return " ".join(
             [scales, f"compression={describe(self.compression)}", self.accumulation]
         ).rstrip()

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from smddp_tf._collectives.allreduce import grouped_allreduce
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
-from smddp_tf._collectives.reduction import bypasses_plan, gather_and_combine
-from smddp_tf._collectives.slices import allreduce_slices, gathers_in_jit
+from smddp_tf._collectives.reduction import by_dtype, is_dense, needs_gather, reduce_tensors
+from smddp_tf._collectives.slices import gathers_in_jit
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
@@ -14,6 +14,7 @@ from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set
 from smddp_tf._job.reduce_op import Max
+from smddp_tf._job.reduction import Reduction
 from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_names
 
 tf = tensorflow()
@@ -61,63 +62,53 @@ def _plan(specs: list, options: ReduceOptions, groups):
     )
 
 
-def reduce_dense(grads: list, specs: list, options: ReduceOptions, groups, group: Group) -> list:
-    """Reduces the dense gradients of grads and returns the others unchanged.
-
-    `groups` are the gradients that the script wants to be reduced together, `group` the ranks.
-    """
-    op, prescale, postscale = options.scales()
-    plan = _plan(specs, options, groups)
-    results = list(grads)
+def _emit_planned(grads: list, plan, reduction: Reduction) -> list:
+    """Reduces dense gradients in the buckets of a plan, and returns the others unchanged."""
     if xla.inside_jit():
-        return _reduce_in_jit(results, specs, plan, options, group)
-    if order.matching() != Matching.IN_ORDER:
-        return _reduce_by_name(results, specs, plan, options, group)
-
-    run = plan_ops.plan_begin(plan, options.name, group)
-    tokens, earlier = [], []
-    for bucket, indices in enumerate(plan.buckets):
-        tensors = [grads[i] for i in indices]
-        outputs, token, earlier = plan_ops.plan_bucket(
-            run, tensors, earlier, bucket, op, prescale, postscale, options.name, group
-        )
-        tokens.append(token)
+        return _emit_in_jit(grads, plan, reduction)
+    results = list(grads)
+    emit = _buckets_in_order if order.matching() == Matching.IN_ORDER else _buckets_by_name
+    reduced = emit([[grads[i] for i in bucket] for bucket in plan.buckets], plan, reduction)
+    for indices, outputs in zip(plan.buckets, reduced, strict=True):
         for i, output in zip(indices, outputs, strict=True):
             results[i] = output
-    plan_ops.plan_end(run, tokens, group)
     return results
 
 
-def _reduce_by_name(grads, specs, plan, options: ReduceOptions, group: Group) -> list:
-    """Reduces each bucket with its own allreduce: without a program order, plans cannot begin."""
-    for bucket, indices in enumerate(plan.buckets):
-        outputs = ops.allreduce(
-            [grads[i] for i in indices],
-            *options.scales(),
-            f"{options.name}.{bucket}",
-            group,
-            description=plan.description,
-        )
-        for i, output in zip(indices, outputs, strict=True):
-            grads[i] = output
-    return grads
+def _buckets_in_order(buckets: list, plan, reduction: Reduction) -> list:
+    """A run of the plan: each bucket starts when its gradients exist."""
+    run = plan_ops.plan_begin(plan, reduction.name, reduction.group)
+    results: list = []
+    tokens: list = []
+    earlier: list = []
+    for number, tensors in enumerate(buckets):
+        outputs, token, earlier = plan_ops.plan_bucket(run, tensors, earlier, number, reduction)
+        results.append(outputs)
+        tokens.append(token)
+    plan_ops.plan_end(run, tokens, reduction.group)
+    return results
 
 
-def _reduce_in_jit(grads, specs, plan, options: ReduceOptions, group: Group) -> list:
+def _buckets_by_name(buckets: list, plan, reduction: Reduction) -> list:
+    """An allreduce for each bucket: without a program order, plans cannot begin."""
+    reduction = reduction.comparing(plan.description)
+    return [
+        ops.allreduce(tensors, reduction.named(f"{reduction.name}.{number}"))
+        for number, tensors in enumerate(buckets)
+    ]
+
+
+def _emit_in_jit(grads: list, plan, reduction: Reduction) -> list:
     """One allreduce per dtype: inside XLA, buckets would not overlap with anything."""
-    by_dtype: dict = {}
-    for i, spec in enumerate(specs):
-        if spec.kind == "dense":
-            by_dtype.setdefault(spec.dtype, []).append(i)
-    for dtype, indices in by_dtype.items():
-        tensors = [grads[i] for i in indices]
-        name = f"{options.name}.{dtype}"
-        outputs = ops.allreduce(
-            tensors, *options.scales(), name, group, description=plan.description
-        )
+    results = list(grads)
+    reduction = reduction.comparing(plan.description)
+    for indices in by_dtype(grads):
+        dtype = grads[indices[0]].dtype.base_dtype.name
+        named = reduction.named(f"{reduction.name}.{dtype}")
+        outputs = ops.allreduce([grads[i] for i in indices], named)
         for i, output in zip(indices, outputs, strict=True):
-            grads[i] = output
-    return grads
+            results[i] = output
+    return results
 
 
 def _densified(slices, source, options: ReduceOptions, group: Group):
@@ -135,11 +126,21 @@ def _densified(slices, source, options: ReduceOptions, group: Group):
     return tf.convert_to_tensor(slices)
 
 
-def _tensor_of(grad, source):
-    """The gradient as a tensor: a script may give an optimizer arrays."""
-    if grad is None or tf.is_tensor(grad):
-        return grad
-    return tf.convert_to_tensor(grad, getattr(source, "dtype", None))
+def _reducible(grad, source, options: ReduceOptions, group: Group):
+    """The gradient in the form in which it is reduced: a tensor, slices or None.
+
+    Raises:
+      TypeError: its dtype cannot be reduced.
+    """
+    if grad is None:
+        return None
+    if isinstance(grad, tf.IndexedSlices):
+        grad = _densified(grad, source, options, group)
+    elif not tf.is_tensor(grad):  # a script may give an optimizer arrays
+        grad = tf.convert_to_tensor(grad, getattr(source, "dtype", None))
+    if is_dense(grad):
+        check_dtype(grad, REDUCIBLE, "reducing a gradient")
+    return grad
 
 
 def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
@@ -161,55 +162,33 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
     if group.size == 1:
         return list(grads)
 
-    options = options.named(site_name(options.name, group))
-    grads = [_tensor_of(grad, source) for grad, source in zip(grads, sources, strict=True)]
+    reduction = options.reduction(site_name(options.name, group), group)
     grads = [
-        _densified(grad, source, options, group) if isinstance(grad, tf.IndexedSlices) else grad
+        _reducible(grad, source, options, group)
         for grad, source in zip(grads, sources, strict=True)
     ]
-
     names = [source_name(source, i) for i, source in enumerate(sources)]
-    if bypasses_plan(options.op, options.compression):
-        return _reduce_each_alone(grads, sources, names, options, group)
+    groups = _group_indices(options, sources)
 
-    packed, contexts = [], []
-    for grad in grads:
-        dense = grad is not None and not isinstance(grad, tf.IndexedSlices)
-        if dense:
-            check_dtype(grad, REDUCIBLE, "reducing a gradient")
-        tensor, context = options.compression.compress(grad) if dense else (grad, None)
-        packed.append(tensor)
-        contexts.append(context)
+    def plan_of(grads):
+        specs = [_spec(grad, name) for grad, name in zip(grads, names, strict=True)]
+        return _plan(specs, options, groups)
 
-    specs = [_spec(grad, name) for grad, name in zip(packed, names, strict=True)]
-    reduced = reduce_dense(packed, specs, options, _group_indices(options, sources), group)
-
-    for i, grad in enumerate(reduced):
-        if isinstance(grad, tf.IndexedSlices):
-            reduced[i] = allreduce_slices(grad, options.op, f"{options.name}.{i}", group)
-        elif grad is not None:
-            reduced[i] = options.compression.decompress(grad, contexts[i])
-    return reduced
-
-
-def _reduce_each_alone(grads, sources, names, options: ReduceOptions, group: Group) -> list:
-    """Reduces gradients with Adasum or a compressor's reduce(): no plan, so no overlap.
-
-    The ranks compare all gradients with the first one that they reduce, as they would their plans.
-    """
-    specs = [_spec(grad, name) for grad, name in zip(grads, names, strict=True)]
-    results, compared = [], _plan(specs, options, _group_indices(options, sources)).description
-    for grad, source, name in zip(grads, sources, normal_names(names), strict=True):
-        named = f"{options.name} {name}"
-        if isinstance(grad, tf.IndexedSlices):
-            grad = allreduce_slices(grad, options.op, named, group, compared)
-        elif grad is not None:
-            check_dtype(grad, REDUCIBLE, "reducing a gradient")
-            how = options.op, options.compression
-            grad = gather_and_combine(grad, *how, named, _reference(source), group, compared)
-        results.append(grad)
-        compared = compared if grad is None else ""
-    return results
+    alone = [reduction.named(f"{reduction.name} {name}") for name in normal_names(names)]
+    keys: list = [None] * len(names)
+    if needs_gather(reduction):
+        keys = [_reference(source) for source in sources]
+        # No plan, so ranks compare all gradients with the first one that they reduce.
+        first = next((i for i, grad in enumerate(grads) if grad is not None), None)
+        if first is not None:
+            alone[first] = alone[first].comparing(plan_of(grads).description)
+    return reduce_tensors(
+        grads,
+        reduction,
+        alone,
+        keys,
+        lambda packed, reduction: _emit_planned(packed, plan_of(packed), reduction),
+    )
 
 
 def _reference(source):

@@ -3,8 +3,9 @@
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import emit, factor_attribute
-from smddp_tf._graph.ops.gradients import of_allreduce, reduction
+from smddp_tf._graph.ops.gradients import of_allreduce, reduction_of
 from smddp_tf._job.process_sets import Group
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
@@ -21,17 +22,7 @@ def plan_begin(plan, name: str, group: Group):
     )
 
 
-def plan_bucket(
-    run,
-    tensors,
-    earlier,
-    bucket: int,
-    op: int,
-    prescale: float,
-    postscale: float,
-    name: str,
-    group: Group,
-):
+def plan_bucket(run, tensors, earlier, bucket: int, reduction: Reduction):
     """Reduces one bucket as soon as its tensors and those of all earlier buckets exist.
 
     `earlier` holds control inputs: [] for the first bucket, then what the previous call returned.
@@ -46,11 +37,11 @@ def plan_bucket(
             run=run,
             tensors=tensors,
             bucket=bucket,
-            reduce_op=int(op),
-            prescale=factor_attribute(prescale),
-            postscale=factor_attribute(postscale),
-            tensor_name=f"{name}.{bucket}",
-            process_set=group.id,
+            reduce_op=int(reduction.op),
+            prescale=factor_attribute(reduction.prescale),
+            postscale=factor_attribute(reduction.postscale),
+            tensor_name=f"{reduction.name}.{bucket}",
+            process_set=reduction.group.id,
         )
         # Run blocking buckets one at a time: together they could occupy all TensorFlow threads.
         if library.ops_block():
@@ -61,7 +52,7 @@ def plan_bucket(
 
 @tf.RegisterGradient("SmddpPlanBucket")
 def _(node, *upstream):
-    return [None, *of_allreduce(list(upstream[:-1]), **reduction(node))]
+    return [None, *of_allreduce(list(upstream[:-1]), reduction_of(node))]
 
 
 def plan_end(run, tokens: list, group: Group) -> None:

@@ -7,6 +7,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import unique_name
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import Group
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 _ops = library.ops()
@@ -57,17 +58,25 @@ def emit_matched(kind: str, group: Group, **arguments):
 
 
 def call_in_jit(
-    kind: str, tensors: list, *, description="", result_shapes=None, **arguments
+    kind: str,
+    tensors: list,
+    *,
+    call_arguments=None,
+    description="",
+    result_shapes=None,
+    **arguments,
 ) -> list:
     """Emits a custom call that has a gradient. Returns its results.
 
     Args:
       kind: the kind of collective.
       tensors: of one dtype.
+      call_arguments: xla.call()'s; by default `arguments`.
       description: what else must be equal on all ranks.
       result_shapes: default to the inputs'.
-      arguments: xla.call()'s.
+      arguments: those of the kind's function in jit_gradients.
     """
+    fixed = {"result_shapes": result_shapes, "description": description}
 
     @tf.custom_gradient
     def call(*inputs):
@@ -75,14 +84,7 @@ def call_in_jit(
             with xla.of_jit():
                 return jit_gradients[kind](list(upstream), **arguments)
 
-        results = xla.call(
-            kind,
-            list(inputs),
-            result_shapes=result_shapes,
-            description=description,
-            **arguments,
-        )
-        return results, gradient
+        return xla.call(kind, list(inputs), **fixed, **(call_arguments or arguments)), gradient
 
     return list(call(*tensors))
 
@@ -92,24 +94,30 @@ def factor_attribute(factor: float) -> str:
     return repr(float(factor))
 
 
-def emit_reduction(
-    kind: str, tensors: list, result_shapes=None, description="", **arguments
-) -> list:
-    """Emits a reduction of tensors of one dtype: the op, or its custom call inside jit.
-
-    description is what else must be equal on all ranks, a line for each thing.
-    """
+def emit_reduction(kind: str, tensors: list, reduction: Reduction, result_shapes=None) -> list:
+    """Emits a reduction of tensors of one dtype: the op, or its custom call inside jit."""
     if xla.inside_jit():
         return call_in_jit(
-            kind, tensors, result_shapes=result_shapes, description=description, **arguments
+            kind,
+            tensors,
+            call_arguments={
+                "op": reduction.op,
+                "name": reduction.name,
+                "group": reduction.group,
+                "prescale": reduction.prescale,
+                "postscale": reduction.postscale,
+            },
+            description=reduction.compared,
+            result_shapes=result_shapes,
+            reduction=reduction,
         )
     return emit_matched(
         kind,
-        arguments["group"],
+        reduction.group,
         tensors=tensors,
-        reduce_op=int(arguments["op"]),
-        tensor_name=arguments["name"],
-        prescale=factor_attribute(arguments["prescale"]),
-        postscale=factor_attribute(arguments["postscale"]),
-        description=description,
+        reduce_op=int(reduction.op),
+        tensor_name=reduction.name,
+        prescale=factor_attribute(reduction.prescale),
+        postscale=factor_attribute(reduction.postscale),
+        description=reduction.compared,
     )

@@ -4,6 +4,8 @@ They are in a file of their own because an op's gradient is made of other ops: a
 reducescatter, and the reverse.
 """
 
+import dataclasses
+
 from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.allgather import allgather
@@ -14,6 +16,7 @@ from smddp_tf._graph.ops.reducescatter import reducescatter
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import Group, group_of
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
@@ -41,37 +44,44 @@ def _common(node) -> dict:
     }
 
 
-def reduction(node) -> dict:
-    """The attributes of a reduction."""
-    return {
-        "op": node.get_attr("reduce_op"),
-        "prescale": float(node.get_attr("prescale")),
-        "postscale": float(node.get_attr("postscale")),
+def reduction_of(node) -> Reduction:
+    """What a node of a reduction does."""
+    return Reduction(
+        op=ReduceOp(node.get_attr("reduce_op")),
+        prescale=float(node.get_attr("prescale")),
+        postscale=float(node.get_attr("postscale")),
         **_common(node),
-    }
+    )
 
 
-def _check_differentiable(kind: str, op: int) -> None:
+def _average(name: str, group: Group) -> Reduction:
+    return Reduction(Average, name, group)
+
+
+def _of_gradient(reduction: Reduction) -> Reduction:
+    """The same reduction for gradients; the op itself has compared the rest."""
+    return dataclasses.replace(reduction, name=reduction.name + ".grad", compared="")
+
+
+def _check_differentiable(kind: str, op: ReduceOp) -> None:
     if op not in (Average, Sum):
-        raise LookupError(
-            f"{kind} with op={ReduceOp(op)} has no gradient; only Sum and Average have one"
-        )
+        raise LookupError(f"{kind} with op={op} has no gradient; only Sum and Average have one")
 
 
-def of_allreduce(upstream: list, op, prescale, postscale, name: str, group: Group) -> list:
+def of_allreduce(upstream: list, reduction: Reduction) -> list:
     """The same reduction of the gradients."""
-    _check_differentiable("allreduce", op)
-    return allreduce(upstream, op, prescale, postscale, name + ".grad", group)
+    _check_differentiable("allreduce", reduction.op)
+    return allreduce(upstream, _of_gradient(reduction))
 
 
 @_gradient_of("Allreduce")
 def _(node, *upstream):
-    return of_allreduce(list(upstream), **reduction(node))
+    return of_allreduce(list(upstream), reduction_of(node))
 
 
 def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
-    averaged = allreduce(upstream, Average, 1.0, 1.0, name + ".grad", group)
+    averaged = allreduce(upstream, _average(name + ".grad", group))
     at_root = tf.constant(basics.rank() == root)
     # Not zeros alone: the allreduce would then have no gradient here, but one at the root. Nor
     # would a session run it, which runs only what its fetches need.
@@ -97,7 +107,7 @@ def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
             with xla.of_jit():
                 return _of_own_rows(upstream, name, group)
 
-        return reducescatter([grad], Average, 1.0, 1.0, name, group)[0], gradient
+        return reducescatter([grad], _average(name, group))[0], gradient
 
     return [own_rows(upstream[0])]
 
@@ -125,7 +135,7 @@ def _(node, upstream):
     rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
 
-    averaged = allreduce([upstream], Average, 1.0, 1.0, name, group)[0]
+    averaged = allreduce([upstream], _average(name, group))[0]
     begin = tf.reduce_sum(all_rows[: group.rank])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
@@ -143,26 +153,26 @@ def _(node, upstream, _):
     return alltoall(upstream, splits, common["name"] + ".grad", common["group"])[0], None
 
 
-def _of_reducescatter(upstream, op, prescale, postscale, name: str, group: Group) -> list:
+def _of_reducescatter(upstream, reduction: Reduction) -> list:
     """Gathers each row's gradient from the rank that received the row, and scales it.
 
     As in Horovod, the gradient of a sum is multiplied by the number of ranks, and the gradient of
     an average is not divided by it.
     """
-    _check_differentiable("reducescatter", op)
-    scale = prescale * postscale
-    if op == Sum:
-        scale *= group.size
+    _check_differentiable("reducescatter", reduction.op)
+    scale = reduction.prescale * reduction.postscale
+    if reduction.op == Sum:
+        scale *= reduction.group.size
     grads = []
     for i, grad in enumerate(upstream):
         scaled = grad if scale == 1.0 else grad * tf.constant(scale, grad.dtype)
-        grads.append(allgather(scaled, f"{name}.grad.{i}", group))
+        grads.append(allgather(scaled, f"{reduction.name}.grad.{i}", reduction.group))
     return grads
 
 
 @_gradient_of("Reducescatter")
 def _(node, *upstream):
-    return _of_reducescatter(upstream, **reduction(node))
+    return _of_reducescatter(upstream, reduction_of(node))
 
 
 jit_gradients.update(

@@ -2,30 +2,13 @@
 
 from smddp_tf._graph.ops.emit import emit_reduction
 from smddp_tf._job.process_sets import Group
+from smddp_tf._job.reduction import Reduction
 
 
-def reducescatter(
-    tensors: list,
-    op: int,
-    prescale: float,
-    postscale: float,
-    name: str,
-    group: Group,
-    description: str = "",
-) -> list:
+def reducescatter(tensors: list, reduction: Reduction) -> list:
     """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
-    own = [_own_shape(t.shape, group) for t in tensors]
-    outputs = emit_reduction(
-        "reducescatter",
-        tensors,
-        result_shapes=own,
-        description=description,
-        op=op,
-        prescale=prescale,
-        postscale=postscale,
-        name=name,
-        group=group,
-    )
+    own = [_own_shape(t.shape, reduction.group) for t in tensors]
+    outputs = emit_reduction("reducescatter", tensors, reduction, result_shapes=own)
     for output, shape in zip(outputs, own, strict=True):
         output.set_shape(shape)
     return outputs

@@ -14,6 +14,7 @@ from harness import report as report_alone
 import smddp_tf as hvd
 from smddp_tf._graph import plan_ops
 from smddp_tf._job import process_sets
+from smddp_tf._job.reduction import Reduction
 from smddp_tf._plan import buckets
 
 
@@ -98,9 +99,9 @@ class _Held:
         run = plan_ops.plan_begin(self.plan, "tape", group)
         first = tf.ensure_shape(tf.numpy_function(self._slow, [], tf.float32), [4])
         # Without `earlier`, the later bucket is there long before the first one.
-        bucket = plan_ops.plan_bucket
-        late, token1, _ = bucket(run, [tf.ones([4])], [], 1, 1, 1.0, 1.0, "tape", group)
-        early, token0, _ = bucket(run, [first], [], 0, 1, 1.0, 1.0, "tape", group)
+        bucket, total = plan_ops.plan_bucket, Reduction(hvd.Sum, "tape", group)
+        late, token1, _ = bucket(run, [tf.ones([4])], [], 1, total)
+        early, token0, _ = bucket(run, [first], [], 0, total)
         plan_ops.plan_end(run, [token0, token1], group)
         return early[0] + late[0]
 
