@@ -170,6 +170,12 @@ def broadcast_(
       smddp_tf.errors.RanksDifferError: a rank's layers cannot take the root's state, or were made
         with other arguments than the root's.
       tf.errors.FailedPreconditionError and others: same as allreduce().
+
+    Examples:
+      >>> counter = tf.Variable(hvd.rank())
+      >>> variables = hvd.broadcast_([counter], root_rank=0)
+      >>> int(counter)
+      0
     """
     listed, models = _expanded(variables)
     layers = _sent_first(models, root_rank, process_set)
@@ -194,6 +200,13 @@ def broadcast_variables(
     Works eagerly and inside tf.function; in a TF1 graph it returns the op that a session has to
     run. inplace is ignored, accepted for compatibility: variables are always assigned in place.
     Warns if there are none.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> model.build([None, 2])
+      >>> optimizer = tf.keras.optimizers.Adam()
+      >>> optimizer.build(model.trainable_variables)
+      >>> _ = hvd.broadcast_variables([model, *optimizer.variables], root_rank=0)
     """
     del inplace
     listed, models = _expanded(variables)

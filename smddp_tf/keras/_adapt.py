@@ -57,6 +57,11 @@ def adapt(
         tf.function.
       smddp_tf.errors.RanksDifferError: the ranks' layers have different arguments, or one cannot
         take the root's state; raised on all ranks.
+
+    Examples:
+      >>> words = hvd.adapt(tf.keras.layers.StringLookup(), np.array(["a", "b", "a"]))
+      >>> words.get_vocabulary()
+      ['[UNK]', 'a', 'b']
     """
     check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)

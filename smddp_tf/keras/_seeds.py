@@ -52,6 +52,11 @@ def set_random_seed(seed: int, process_set: ProcessSet = global_process_set) -> 
     Raises:
       ValueError: it is not such a number, or the ranks gave different ones; raised on all ranks.
       NotInitializedError: init() was not called.
+
+    Examples:
+      >>> own = hvd.set_random_seed(1)
+      >>> noise = np.random.default_rng(own)  # differs by rank
+      >>> order = np.random.permutation(4)  # the same on all ranks
     """
     check_process_set(process_set)
     _, lines = _order.agree({"seed": repr(seed)}, "set_random_seed", process_set)
