@@ -71,7 +71,7 @@ _NEED_TENSORFLOW = {
     "PartialDistributedGradientTape": "keras._tf_names",
     "SyncBatchNormalization": "keras._sync_batch_norm",
     "set_random_seed": "keras._seeds",
-    "elastic": "smddp_tf",  # a module itself; keras, which takes these names, is half made then
+    "elastic": "smddp_tf",  # a module itself
 }
 
 # Horovod's modules inside horovod.tensorflow that scripts reach as attributes.

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # A folder or module may import those of lower levels, and its neighbours on its own; the files of a
-# folder may import each other. __init__ imports keras by name only, when something of it is used.
+# folder may import each other. __init__ imports keras and mpi_ops by name only, at their first use.
 LEVELS = [
     {"errors", "timeline", "launch", "_plan", "_records", "_types", "_version"},
     {"_job", "sagemaker"},
@@ -23,9 +23,10 @@ LEVELS = [
     {"_collectives"},
     {"_gradients"},
     {"_state"},
-    {"__init__"},
     {"keras"},
-    {"compression", "elastic", "mpi_ops"},
+    {"compression", "elastic"},
+    {"__init__"},
+    {"mpi_ops"},
     {"compat", "doctor", "__main__"},
 ]
 # Standard library only: they are tested, and used by tools, without TensorFlow.
@@ -126,6 +127,16 @@ def check_levels(package, levels):
 def test_python_modules_import_downward_only():
     """Every module and subpackage has a level, and imports no higher one."""
     check_levels(ROOT / "smddp_tf", LEVELS)
+
+
+def test_names_that_are_imported_late_come_from_below():
+    """The strings in __init__ are imports too, which the check of the levels does not see."""
+    import smddp_tf
+
+    level = {name: i for i, names in enumerate(LEVELS) for name in names}
+    for name, where in smddp_tf._NEED_TENSORFLOW.items():
+        entry = name if where == "smddp_tf" else where.split(".")[0]
+        assert level[entry] < level["__init__"], f"{name} comes from {where}"
 
 
 @pytest.mark.parametrize(
@@ -256,8 +267,18 @@ def test_editors_see_every_name():
     # They take __all__ for what is public if it is a list of strings, and nothing computed.
     assert set(_written_names(ROOT / "smddp_tf/__init__.py")) == set(smddp_tf.__all__)
     assert set(smddp_tf._NEED_TENSORFLOW) < set(smddp_tf.__all__)
-    assert _written_names(ROOT / "smddp_tf/keras/__init__.py")
     assert (ROOT / "smddp_tf/py.typed").exists()
+
+
+def test_keras_has_all_names_of_the_package():
+    """As Horovod's Keras module: the same objects, except two that differ for Keras."""
+    import smddp_tf.keras
+
+    keras = smddp_tf.keras
+    assert set(_written_names(ROOT / "smddp_tf/keras/__init__.py")) == set(keras.__all__)
+    assert set(smddp_tf.__all__) < set(keras.__all__)
+    others = [n for n in smddp_tf.__all__ if getattr(smddp_tf, n) is not getattr(keras, n)]
+    assert others == ["DistributedOptimizer", "elastic"]
 
 
 def test_help_without_tensorflow():
