@@ -233,6 +233,7 @@ cuda: build-tests $(VENV15)/.ready $(VENV_CUDA)/.ready
 lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 	$(PYTHON) docs/wrap.py --check
 	$(CPP_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
 

@@ -18,5 +18,7 @@ if TYPE_CHECKING:
     Variable: TypeAlias = Any
     # A class or object with compress() and decompress(), or with reduce().
     Compressor: TypeAlias = Any
+    # A class of the TensorFlow or Keras that is loaded, for a name from which classes derive.
+    LoadedClass: TypeAlias = Any
 else:
-    Tensor = TensorLike = GradientTape = Variable = Compressor = Any
+    Tensor = TensorLike = GradientTape = Variable = Compressor = LoadedClass = Any

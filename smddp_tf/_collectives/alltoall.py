@@ -55,18 +55,18 @@ def alltoall(
     tensor = tensor_of(tensor, "alltoall")
     check_dtype(tensor, MOVABLE, "alltoall")
     given = splits is not None
-    splits = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)
-    if splits.shape.rank not in (1, None):
-        raise ValueError(f"splits have shape {splits.shape}; they must have one dimension")
+    counts = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)
+    if counts.shape.rank not in (1, None):
+        raise ValueError(f"splits have shape {counts.shape}; they must have one dimension")
 
     # Values are checked inside the collective: a rank that raised alone would leave the others
     # waiting. The op takes an empty list as "even splits", so turn the caller's empty list into one
     # that is too long, which every rank then rejects.
-    if given and splits.shape.num_elements() == 0:
-        splits = tf.zeros([group.size + 1], tf.int32)
-    if not splits.dtype.is_integer:
-        raise TypeError(f"splits are of {splits.dtype.name}; they must be integers")
+    if given and counts.shape.num_elements() == 0:
+        counts = tf.zeros([group.size + 1], tf.int32)
+    if not counts.dtype.is_integer:
+        raise TypeError(f"splits are of {counts.dtype.name}; they must be integers")
 
     name = name_or_site(name, "alltoall", group)
-    output, received = ops.alltoall(tensor, tf.cast(splits, tf.int32), name, group)
+    output, received = ops.alltoall(tensor, tf.cast(counts, tf.int32), name, group)
     return (output, received) if given else output

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
+from typing import Any
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import given_name, site_name
@@ -33,8 +34,9 @@ def resolve_op(average, op) -> ReduceOp:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
     if op is None:
         op = Average if average in (None, True) else Sum
+    value: Any = None if isinstance(op, bool) else op  # True would be Sum
     try:
-        return ReduceOp(None if isinstance(op, bool) else op)  # True would be Sum
+        return ReduceOp(value)
     except ValueError:
         names = ", ".join(map(str, ReduceOp))
         raise ValueError(f"op={op!r} is unknown; use one of {names}") from None
@@ -59,8 +61,9 @@ def integer(name: str, value) -> int:
     Raises:
       TypeError: it is not an integer; bools are rejected.
     """
+    given: Any = None if isinstance(value, bool) else value
     try:
-        return operator.index(None if isinstance(value, bool) else value)
+        return operator.index(given)
     except (TypeError, AttributeError):  # the latter from a tensor in a graph
         raise TypeError(f"{name}={value!r} is not a whole number") from None
 

@@ -170,7 +170,8 @@ def broadcast_(
     payloads = {i: _payload(one) for i, one in enumerate(variables) if i not in texts}
     name = name_or_site(name, "broadcast_variables", group)
 
-    assigned, by_dtype = list(variables), {}
+    assigned = list(variables)
+    by_dtype: dict[Any, list[int]] = {}
     for i in texts:
         own = variables[i].numpy()
         variables[i].assign(broadcast_object(own, root_rank, None, f"{name}.{i}", process_set))

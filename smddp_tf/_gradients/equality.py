@@ -24,7 +24,7 @@ def digest(variable) -> str:
     """A hash of a variable's shape, dtype and bits."""
     value = np.ascontiguousarray(tf.convert_to_tensor(variable).numpy())
     is_text = value.dtype == object
-    data = repr(value.tolist()).encode() if is_text else value.reshape(-1).view(np.uint8)
+    data = repr(value.tolist()).encode() if is_text else value.reshape(-1).view(np.uint8).data
     what = f"{value.dtype} {list(value.shape)}"
     return f"{what} {hashlib.blake2b(data, digest_size=8).hexdigest()}"
 

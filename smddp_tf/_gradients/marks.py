@@ -4,6 +4,8 @@ A script may wrap both the tape and the optimizer. Horovod's Keras optimizers re
 apply_gradients(), so there each gradient is reduced once.
 """
 
+from typing import Any
+
 from smddp_tf._graph.framework import tensorflow
 
 tf = tensorflow()
@@ -109,7 +111,7 @@ def _values(grad):
 def _storage(variable) -> tuple:
     """Where the graph has a variable: the graph and the name of its op."""
     variable = getattr(variable, "_value", variable)
-    tensor = getattr(variable, "handle", None)
+    tensor: Any = getattr(variable, "handle", None)
     tensor = getattr(variable, "_variable", None) if tensor is None else tensor
     return (tensor.graph, tensor.op.name) if hasattr(tensor, "graph") else (None, variable.name)
 

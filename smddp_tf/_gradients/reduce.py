@@ -273,5 +273,5 @@ def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, sca
         results[i] = grad
     for i, source in enumerate(sources):
         if scale and identity(source) in local and results[i] is not None:
-            results[i] = _divided(results[i], options.process_set.size())
+            results[i] = _divided(results[i], check_process_set(options.process_set).size)
     return results

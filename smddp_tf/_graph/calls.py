@@ -8,6 +8,7 @@ in the same order on all ranks. A call in a loop has another number in each iter
 """
 
 import weakref
+from typing import Any
 
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
@@ -59,7 +60,7 @@ def call_number():
 
 def _next_call(spec):
     """A capture's closure: returns the number of a new call in the graph that is being built."""
-    counts = weakref.WeakKeyDictionary()
+    counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def number() -> list:
         graph = function_graph()
@@ -69,5 +70,6 @@ def _next_call(spec):
             # Iterations of a compiled loop follow each other, and are counted.
             return [called if inside_jit() else called + library.ops().smddp_iteration()]
 
-    number.output_spec = spec
-    return number
+    closure: Any = number
+    closure.output_spec = spec
+    return closure

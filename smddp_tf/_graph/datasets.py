@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import random
+from typing import Any
 
 from smddp_tf._graph import order
 from smddp_tf._graph.framework import tensorflow
@@ -73,8 +74,9 @@ class _SeedsOfDatasets:
 
     def __init__(self, original) -> None:
         self._original = original
-        self._own = self._seed = self._numbers = None  # see use()
-        self._fixed = None  # the seeds of all datasets for a while
+        self._own: int | None = None  # this and the next two: see use()
+        self._seed, self._numbers = 0, random.Random(0)
+        self._fixed: tuple | None = None  # the seeds of all datasets for a while
 
     def use(self, own: int, seed: int) -> None:
         """Seeds datasets by `seed` as long as TensorFlow's global seed is `own`."""
@@ -106,6 +108,6 @@ class _SeedsOfDatasets:
 @functools.cache
 def seeds_of_datasets() -> _SeedsOfDatasets:
     """The one in use; the first call has tf.data ask it."""
-    module = importlib.import_module(f"{_DATA}.util.random_seed")
+    module: Any = importlib.import_module(f"{_DATA}.util.random_seed")
     module.random_seed = _SeedsOfDatasets(module.random_seed)
     return module.random_seed

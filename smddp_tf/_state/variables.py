@@ -94,8 +94,8 @@ def _normalizations(variables) -> list:
     """The Normalization layers of these variables, of whichever Kerases are loaded."""
     names = {(getattr(v, "name", "") or "").split("/")[-1].split(":")[0] for v in variables}
     loaded = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
-    kinds = [getattr(getattr(one, "layers", None), "Normalization", None) for one in loaded]
-    kinds = tuple(kind for kind in kinds if kind is not None)
+    known = [getattr(getattr(one, "layers", None), "Normalization", None) for one in loaded]
+    kinds = tuple(kind for kind in known if kind is not None)
     if not kinds or not {"mean", "variance"} & names:
         return []
     mine = {id(getattr(v, "_value", v)) for v in variables}

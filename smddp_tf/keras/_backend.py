@@ -13,14 +13,13 @@ def require_tensorflow() -> None:
       ImportError: Keras 3's backend is jax, torch, numpy or another one.
     """
     wanted = config.keras_backend()
+    cause: ImportError | None = None
     try:
         found = tf.keras.backend.backend()
     except ImportError as error:
         if wanted == "tensorflow":
             raise
         found, cause = wanted, error  # a backend that is not installed either
-    else:
-        cause = None
     if found == "tensorflow":
         return
     where = "KERAS_BACKEND" if wanted == found else '"backend" in ~/.keras/keras.json'

@@ -49,8 +49,8 @@ def average_batch_normalization(model: Any, process_set: ProcessSet = global_pro
       >>> model.build([None, 3])
       >>> averaged = hvd.average_batch_normalization(model)
     """
-    check_process_set(process_set)
-    variables = _moving_statistics(model) if process_set.size() > 1 else []
+    group = check_process_set(process_set)
+    variables = _moving_statistics(model) if group.size > 1 else []
     if variables:
         values = [tf.convert_to_tensor(variable) for variable in variables]
         averages = grouped_allreduce(

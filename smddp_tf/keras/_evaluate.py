@@ -72,7 +72,7 @@ def evaluate(
       >>> float(hvd.evaluate(model, np.ones([8, 2]), np.ones([8, 1])))
       1.0
     """
-    check_process_set(process_set)
+    group = check_process_set(process_set)
     steps = None if steps is None else whole_number("steps", steps, 1)
     data, has_data = _arguments(x, y, sample_weight), True
     if not sharded:
@@ -89,7 +89,7 @@ def evaluate(
         options["callbacks"] = [c for c in given if not isinstance(c, MetricAverageCallback)]
     logs = model.evaluate(data, return_dict=True, **{"verbose": 0, **options})
 
-    if process_set.size() > 1:
+    if group.size > 1:
         if not has_data:
             model.reset_metrics()
         results = _metrics.of_all_ranks(model, process_set)

@@ -22,7 +22,7 @@ _RULES = {"sum": Sum, "mean": Average, "max": Max, "min": Min}
 
 def _metrics_of(model) -> list:
     """The model's metrics, including those in Keras 3's CompileMetrics container."""
-    found = []
+    found: list = []
     for metric in model.metrics:
         found += metric.metrics if type(metric).__name__ == "CompileMetrics" else [metric]
     return found
@@ -65,7 +65,8 @@ def _results(model) -> dict:
 
 def _numbers(value):
     """A number as a float, an array (F1Score's, by class) as a numpy array; None if neither."""
-    if isinstance(value, numbers.Number):
+    is_number = isinstance(value, numbers.Number)
+    if is_number:
         return float(value)
     if not hasattr(value, "shape"):
         return None

@@ -210,9 +210,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
       >>> optimizer = hvd.PartialDistributedOptimizer(optimizer, local_layers=[adapter])
     """
     layers = built_layers(local_layers)
-    optimizer = DistributedOptimizer(
-        optimizer, *args, scale_local_gradients=scale_local_gradients, **kwargs
-    )
+    kwargs["scale_local_gradients"] = scale_local_gradients
+    optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
     for layer in layers:
         for variable in layer.trainable_weights:
             optimizer.register_local_var(variable)

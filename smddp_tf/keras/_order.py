@@ -93,7 +93,7 @@ def of_arrays(leaves) -> dict:
 
 def _columns_of(batches) -> dict:
     """The attributes of a PyDataset or Sequence that may be its data, or their order."""
-    found = {}
+    found: dict = {}
     for name, value in vars(batches).items():
         found |= _samples.columns(value, name, len(batches))
     return found

@@ -2,13 +2,14 @@
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras import _order, _shard, _shard_sequence
+from smddp_tf.keras._shard_sequence import SEQUENCE
 
 tf = tensorflow()
 
 _KERAS_BATCH = 32  # of arrays, unless batch_size says otherwise
 
 
-class _Batches(_shard_sequence.SEQUENCE):
+class _Batches(SEQUENCE):
     """A range of consecutive batches of a PyDataset or Sequence."""
 
     def __init__(self, batches, start: int, stop: int) -> None:
@@ -24,7 +25,7 @@ class _Batches(_shard_sequence.SEQUENCE):
 
 def _count(data) -> int:
     """The number of batches, or of elements of arrays."""
-    if isinstance(data, _shard_sequence.SEQUENCE):
+    if isinstance(data, SEQUENCE):
         return len(data)
     if not isinstance(data, tf.data.Dataset):
         return _shard.count_of(data)
@@ -39,7 +40,7 @@ def _count(data) -> int:
 def _cut(data, start: int, stop: int):
     if isinstance(data, tf.data.Dataset):
         return data.skip(start).take(stop - start)
-    if isinstance(data, _shard_sequence.SEQUENCE):
+    if isinstance(data, SEQUENCE):
         return _Batches(data, start, stop)
     return _shard.rows_of(data, start, stop)
 
@@ -49,7 +50,7 @@ def _first(data, steps: int, batch_size):
     if isinstance(data, tf.data.Dataset):
         data = data.take(steps)
         return data, _count(data)
-    batches = isinstance(data, _shard_sequence.SEQUENCE)
+    batches = isinstance(data, SEQUENCE)
     return data, min(_count(data), steps if batches else steps * (batch_size or _KERAS_BATCH))
 
 
@@ -62,7 +63,7 @@ def _check_order(data, process_set) -> None:
     seeds = []
     if isinstance(data, tf.data.Dataset):
         seeds, entries = _order.seeds_of(data), _order.of_dataset(data)
-    elif isinstance(data, _shard_sequence.SEQUENCE):
+    elif isinstance(data, SEQUENCE):
         entries = _order.of_sequence(data)
     else:
         entries = _order.of_arrays(_shard.leaves_of(data))

@@ -8,6 +8,7 @@ import numbers
 import random
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -84,7 +85,7 @@ def _kerases() -> list[Callable[[int], None]]:
     """set_random_seed() of each Keras that is loaded; its random layers are made to differ."""
     found: dict = {}
     for keras in (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras")):
-        utils = getattr(keras, "utils", None)
+        utils: Any = getattr(keras, "utils", None)
         if hasattr(utils, "set_random_seed"):
             found[utils.set_random_seed] = keras
     for keras in found.values():
@@ -97,7 +98,7 @@ def _kerases() -> list[Callable[[int], None]]:
 
 
 @functools.cache
-def _vary_keras3(generator: type) -> None:
+def _vary_keras3(generator: Any) -> None:
     """Lets Keras 3's generators without a seed begin with another state on each rank."""
     init = generator.__init__
 
@@ -115,7 +116,7 @@ def _vary_keras3(generator: type) -> None:
 
 
 @functools.cache
-def _vary_keras2(generator: type) -> None:
+def _vary_keras2(generator: Any) -> None:
     """Lets generators of tf_keras and Keras 2 without a seed differ by rank.
 
     Those of initializers are stateless, and stay equal. Those without a state use TensorFlow's

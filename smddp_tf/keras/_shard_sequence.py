@@ -5,12 +5,13 @@ import dataclasses
 import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._types import LoadedClass
 from smddp_tf.keras import _order
 
 tf = tensorflow()
 
 _KERAS3 = hasattr(tf.keras.utils, "PyDataset")
-SEQUENCE = tf.keras.utils.PyDataset if _KERAS3 else tf.keras.utils.Sequence
+SEQUENCE: LoadedClass = tf.keras.utils.PyDataset if _KERAS3 else tf.keras.utils.Sequence
 
 
 def options_of(batches) -> dict:
@@ -80,7 +81,7 @@ class ShardedSequence(SEQUENCE):
         self.batches, self.part, self.agreed = batches, part, agreed
         self.shuffle, self.seed = shuffle, seed
         self.epoch = 0
-        self._order = None
+        self._order: tuple | None = None
         part.check(len(batches))
 
     def __len__(self) -> int:

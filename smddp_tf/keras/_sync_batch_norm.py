@@ -13,6 +13,7 @@ from smddp_tf._job.process_sets import (
     require_process_set,
 )
 from smddp_tf._job.reduce_op import Sum
+from smddp_tf._types import LoadedClass
 
 tf = tensorflow()
 
@@ -40,11 +41,12 @@ def _joined_moments(mean, variance, count, process_set):
     return tf.reshape(joined, tf.shape(mean)), tf.reshape(spread, tf.shape(variance))
 
 
-_LEGACY = hasattr(tf.keras.layers.BatchNormalization, "_fused_batch_norm")
+_Base: LoadedClass = tf.keras.layers.BatchNormalization
+_LEGACY = hasattr(_Base, "_fused_batch_norm")
 
 
 @tf.keras.utils.register_keras_serializable(package="smddp_tf")
-class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
+class SyncBatchNormalization(_Base):
     """BatchNormalization over the batches of all ranks, with one reduction in each direction.
 
     Equivalent to BatchNormalization on the concatenated batch in one process, including gradients

@@ -11,7 +11,7 @@ from smddp_tf._gradients.tape import DistributedGradientTape
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
-from smddp_tf._types import Compressor, GradientTape
+from smddp_tf._types import Compressor, GradientTape, LoadedClass
 from smddp_tf.keras import _optimizer
 
 tf = tensorflow()
@@ -146,7 +146,10 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     return tape
 
 
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+_Hook: LoadedClass = tf.compat.v1.train.SessionRunHook
+
+
+class BroadcastGlobalVariablesHook(_Hook):
     """Broadcasts the root's variables to all ranks after a TF1 session is created.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 # Option -> (variable, the factor of its value).
 _VARIABLES = {
@@ -113,8 +114,10 @@ def add_options(parser: argparse.ArgumentParser, number: Callable) -> None:
         kind = str if factor is None else float
         add(option, dest=variable, type=kind, metavar="VALUE", help=f"sets {variable}")
     for option, values in _WITHOUT_EFFECT.items():
-        kind = {"action": "append"} if values else {"action": "append_const", "const": option}
-        add(option, dest="without_effect", help=_HIDE, **kind)
+        several: dict[str, Any] = {"action": "append"}
+        if not values:
+            several = {"action": "append_const", "const": option}
+        add(option, dest="without_effect", help=_HIDE, **several)
     for option, remedy in _REFUSED.items():
         add(option, nargs="*", action=_refuse(option, remedy), dest=_HIDE, help=_HIDE)
 

@@ -33,8 +33,8 @@ def fused(kind: str, chain):
         with tf.GradientTape() as tape:
             tape.watch(sources)
             outputs = chain(*node.inputs, **{name: node.get_attr(name) for name in names})
-        pairs = zip(tf.nest.flatten(outputs), upstream, strict=True)
-        pairs = [(o, u) for o, u in pairs if o.dtype.is_floating and u is not None]
+        ends = zip(tf.nest.flatten(outputs), upstream, strict=True)
+        pairs = [(o, u) for o, u in ends if o.dtype.is_floating and u is not None]
         grads = iter(tape.gradient([o for o, _ in pairs], sources, [u for _, u in pairs]))
         return [next(grads) if one.dtype.is_floating else None for one in node.inputs]
 

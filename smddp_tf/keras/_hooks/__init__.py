@@ -8,6 +8,7 @@ it is wrapped again. The name of the optimizer object itself is never changed.
 """
 
 import re
+from typing import Any
 
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
@@ -63,7 +64,7 @@ def take_saved_passes(optimizer):
     Removes the tag from the name.
     """
     attribute = "_name" if hasattr(optimizer, "_name") else "name"
-    name = getattr(optimizer, attribute, None)
+    name: Any = getattr(optimizer, attribute, None)
     found = _TAG.search(name) if isinstance(name, str) else None
     if found is None:
         return None

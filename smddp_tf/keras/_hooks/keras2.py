@@ -10,6 +10,7 @@ LossScaleOptimizers are hooked themselves, as compile() under mixed_float16 make
 
 import functools
 import importlib
+from typing import Any
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf.keras import _distribution
@@ -72,8 +73,8 @@ class _AccumulateAndAggregate(Hook):
     def __init__(self, *args) -> None:
         super().__init__(*args)
         self.sums: list = []
-        self.passes_done = None
-        self.is_update = None  # a tensor of the current trace or step
+        self.passes_done: Any = None
+        self.is_update: Any = None  # a tensor of the current trace or step
 
     def _create(self, grads) -> None:
         with tf.init_scope():
@@ -132,7 +133,8 @@ class _ApplyWhenDue(Hook):
         optimizer, variables = self.optimizer, [variable for _, variable in pairs]
         with tf.init_scope():
             # Slots cannot be created inside tf.cond.
-            getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(variables)
+            create = "build" if hasattr(optimizer, "build") else "_create_all_weights"
+            getattr(optimizer, create)(variables)
 
         def update():
             self.original(pairs, name=name, **self.skip, **kwargs)
@@ -167,8 +169,8 @@ class _TransformGradients(Hook):
 
         def clip(pairs):
             grads, variables = zip(*pairs, strict=True)
-            grads = self.distribution.clip_by_global_norm(grads, variables, limit)
-            return list(zip(grads, variables, strict=True))
+            clipped = self.distribution.clip_by_global_norm(grads, variables, limit)
+            return list(zip(clipped, variables, strict=True))
 
         own, optimizer._global_clipnorm_fn = optimizer._global_clipnorm_fn, clip
         try:
@@ -228,9 +230,8 @@ def install(optimizer, distribution) -> None:
     hook = kind(aggregate, optimizer, distribution)
     setattr(optimizer, aggregate, hook)
     setattr(optimizer, update, _Update(update, optimizer, distribution))
-    clip, clipping = ("_clip_gradients", _ClipGradients)
-    if legacy:
-        clip, clipping = ("_transform_gradients", _TransformGradients)
+    clip = "_transform_gradients" if legacy else "_clip_gradients"
+    clipping = _TransformGradients if legacy else _ClipGradients
     setattr(optimizer, clip, clipping(clip, optimizer, distribution))
     _hook_loss_scaling(optimizer)
     if distribution.passes > 1:

@@ -15,6 +15,7 @@ that are not wrapped.
 """
 
 import functools
+from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
@@ -82,9 +83,9 @@ class _ApplyReduced(Hook):
         if distribution.reduced:
             return self.original(grads_and_vars, *args, **kwargs)
         grads, variables = zip(*grads_and_vars, strict=True)
-        grads = distribution.reduce(grads, variables)
+        reduced = distribution.reduce(grads, variables)
         with distribution.step():
-            return self.original(zip(grads, variables, strict=True), *args, **kwargs)
+            return self.original(zip(reduced, variables, strict=True), *args, **kwargs)
 
     def _accumulated(self, *args, **kwargs):
         """Below apply() gradients are reduced when an update is due; else nothing would do it."""
@@ -137,7 +138,7 @@ def _set_hooks(optimizer, distribution) -> None:
         setattr(optimizer, method, hook(method, optimizer, distribution))
 
 
-def _hook_loss_scaling(kind: type) -> None:
+def _hook_loss_scaling(kind: Any) -> None:
     if hasattr(kind, "_smddp_hooked"):
         return
     apply, check_finite = kind.apply, kind.check_finite

@@ -11,7 +11,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._state.variables import untracked_variables, variables_only
-from smddp_tf._types import Variable
+from smddp_tf._types import LoadedClass, Variable
 from smddp_tf.keras import _distribution
 
 tf = tensorflow()
@@ -39,7 +39,10 @@ class _ForEitherKeras:
         return self._overrides("on_predict_batch_begin", "on_predict_batch_end")
 
 
-class Callback(_ForEitherKeras, tf.keras.callbacks.Callback):
+_Base: LoadedClass = tf.keras.callbacks.Callback
+
+
+class Callback(_ForEitherKeras, _Base):
     """Base of this library's own callbacks."""
 
 

@@ -100,7 +100,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.average_batch_normalization = average_batch_normalization
         self._models: weakref.WeakSet = weakref.WeakSet()  # those that were broadcast
         self._shared: dict = {}  # the variables that were broadcast, weakly, by id
-        self._first_update = None
+        self._first_update: FirstUpdate | None = None
         self._all_broadcast = False
         self._in_epoch = self._averaged = False
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf._gradients.equality import differences, digests, require_equal
 from smddp_tf._gradients.options import whole_number
@@ -60,7 +61,7 @@ class CheckRanksEqual(Callback):
     ):
         super().__init__()
         check_process_set(process_set)
-        self.every = every if every == "epoch" else whole_number("every", every, 1)
+        self.every: Any = every if every == "epoch" else whole_number("every", every, 1)
         self.also_statistics = also_statistics
         self.local_variables = listed(local_variables)
         self.process_set = process_set
@@ -169,8 +170,8 @@ class FirstUpdate:
             for weight in self._model.trainable_variables
             if id(getattr(weight, "_value", weight)) not in self._local
         ]
-        local = _state.local_weights(optimizers_of(self._model), weights)
-        local = {id(variable) for variable in local}
+        untouched = _state.local_weights(optimizers_of(self._model), weights)
+        local = {id(variable) for variable in untouched}
         own = digests([w for w in weights if id(w) not in local], "variable")
 
         sets = {tuple(one.options.process_set.ranks) for one in self._distributions()}

@@ -12,6 +12,7 @@ from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._state import share
 from smddp_tf._state.variables import variables_only
+from smddp_tf._types import LoadedClass
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
 tf = tensorflow()
@@ -81,7 +82,10 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     )
 
 
-class BackupAndRestore(tf.keras.callbacks.BackupAndRestore):
+_Backup: LoadedClass = tf.keras.callbacks.BackupAndRestore
+
+
+class BackupAndRestore(_Backup):
     """Keras's BackupAndRestore: rank 0 reads and writes, and broadcasts the restored state.
 
     The folder need not be on a shared file system. As with Keras's own callback, the model must be

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dis
 import os
 import sys
+import types
 import warnings
+from typing import Any
 
 from smddp_tf._gradients.equality import differences
 from smddp_tf._job import basics, native
@@ -63,7 +65,7 @@ class _Fit:
     def __init__(self, callback) -> None:
         self.callbacks: list = []
         self.arguments: dict = {}
-        frame = sys._getframe(2)
+        frame: types.FrameType | None = sys._getframe(2)
         while frame is not None and not self.arguments:
             owner = frame.f_locals.get("self")
             listed = getattr(owner, "callbacks", None)
@@ -162,7 +164,7 @@ def _written(callbacks) -> list:
     for callback in callbacks:
         kind = type(callback)
         if kind is _keras_class(callback) and kind.__name__ in _WRITE:
-            path = getattr(callback, _WRITE[kind.__name__], None)
+            path: Any = getattr(callback, _WRITE[kind.__name__], None)
             path = path or getattr(callback, "_" + _WRITE[kind.__name__], "")
             found.append(f"{kind.__name__}({os.path.abspath(os.fspath(path))!r})")
     return found

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._types import LoadedClass
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet, fix_steps_per_execution
 from smddp_tf.keras.callbacks._stopping import monitored
@@ -87,7 +88,7 @@ class LearningRateScheduleCallback(Callback):
         self.staircase = staircase or not callable(multiplier)
         self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
-        self._steps = steps_per_epoch  # of this fit()
+        self._steps = steps_per_epoch or 0  # of this fit(); on_train_begin() finds it
         self.epoch = 0
 
     def on_train_begin(self, logs: dict | None = None):
@@ -101,7 +102,7 @@ class LearningRateScheduleCallback(Callback):
             )
         fix_steps_per_execution(self.model)
         if not self.staircase:
-            self._steps = self.steps_per_epoch or (self.params or {}).get("steps")
+            self._steps = self.steps_per_epoch or (self.params or {}).get("steps") or 0
             if not self._steps:
                 raise ValueError(
                     f"{type(self).__name__} needs steps_per_epoch: Keras does not know how many "
@@ -170,7 +171,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         check_process_set(process_set)
 
         def multiplier(epoch):
-            ranks = process_set.size()
+            ranks = check_process_set(process_set).size
             return min(1.0, (1 + epoch * (ranks - 1) / warmup_epochs) / ranks)
 
         super().__init__(
@@ -197,7 +198,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             print(f"\nEpoch {epoch + 1}: learning rate warm-up is done, at {rate:g}.")
 
 
-class ReduceLROnPlateau(OnProcessSet, tf.keras.callbacks.ReduceLROnPlateau):
+_Plateau: LoadedClass = tf.keras.callbacks.ReduceLROnPlateau
+
+
+class ReduceLROnPlateau(OnProcessSet, _Plateau):
     """Keras's ReduceLROnPlateau, monitoring the metric's average over all ranks.
 
     All ranks reduce the rate at the same time. After MetricAverageCallback the average is the

@@ -98,7 +98,9 @@ class MetricAverageCallback(Callback):
         self.process_set = process_set
         self._in_epoch = False
         self._around = False  # _in_epoch when set_params() was called: evaluate() inside an epoch
-        self._trained = self._tested = self._before = None
+        self._trained: dict | None = None
+        self._tested: dict | None = None
+        self._before: dict | None = None
         self._evaluation: _Evaluation | None = None
 
     def set_params(self, params: dict):
@@ -117,7 +119,7 @@ class MetricAverageCallback(Callback):
         del logs
         if self._in_epoch:
             self._trained = self._joined()
-        elif self.process_set.size() > 1:
+        elif check_process_set(self.process_set).size > 1:
             if self._around:
                 self._before = self._joined()
             self._evaluation = _Evaluation(self.model, self.process_set)
@@ -128,9 +130,9 @@ class MetricAverageCallback(Callback):
         in_epoch, self._in_epoch = self._in_epoch, self._in_epoch or self._around
         if evaluation is not None and evaluation.joined:
             return
-        self._tested = self._joined()
-        if not in_epoch and logs and self.process_set.size() > 1:
-            _metrics.replace(logs, self._tested)
+        self._tested = tested = self._joined()
+        if not in_epoch and logs and check_process_set(self.process_set).size > 1:
+            _metrics.replace(logs, tested)
             _metrics.average(logs, self.process_set)
 
     def on_predict_end(self, logs: dict | None = None):

@@ -68,9 +68,9 @@ def _slots_of(optimizer, weight) -> list:
 def _optimizer_state(optimizer, local) -> list:
     """An optimizer's variables, except slots of local weights and accumulated gradients."""
     inner = _distribution.innermost(optimizer)
-    skipped = [slot for weight in local for slot in _slots_of(inner, weight)]
-    skipped += list(getattr(inner, "_accumulated_gradients", ()))
-    skipped = {_identity(variable) for variable in skipped}
+    left_out = [slot for weight in local for slot in _slots_of(inner, weight)]
+    left_out += list(getattr(inner, "_accumulated_gradients", ()))
+    skipped = {_identity(variable) for variable in left_out}
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]
 
 

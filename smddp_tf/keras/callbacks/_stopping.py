@@ -8,6 +8,7 @@ from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Max, Sum
+from smddp_tf._types import LoadedClass
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 
 tf = tensorflow()
@@ -32,7 +33,10 @@ def monitored(logs, monitor: str, process_set):
     return float(total / count) if count else None
 
 
-class EarlyStopping(OnProcessSet, tf.keras.callbacks.EarlyStopping):
+_EarlyStopping: LoadedClass = tf.keras.callbacks.EarlyStopping
+
+
+class EarlyStopping(OnProcessSet, _EarlyStopping):
     """Keras's EarlyStopping, monitoring the metric's average over all ranks.
 
     All ranks stop in the same epoch, even if another callback sets model.stop_training on only some

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._gradients.options import whole_number
@@ -68,13 +69,13 @@ class Throughput(Callback):
         check_process_set(process_set)
         self.process_set = process_set
         self.batch_size = whole_number("batch_size", batch_size, 1)
-        if every != "epoch" and (not hasattr(every, "__index__") or every < 1):
+        if every != "epoch" and (not hasattr(every, "__index__") or int(every) < 1):
             raise ValueError(f'every={every!r} is neither "epoch" nor a number >= 1')
         self.every = every
         self._log_dir = log_dir
-        self._writer = None
+        self._writer: Any = None
         self._epoch = self._all_batches = self._last_batch = 0
-        self._of_epoch = self._of_line = None
+        self._of_epoch, self._of_line = _Meter(), _Meter()  # each epoch has its own
 
     def on_train_begin(self, logs: dict | None = None):
         """Opens the TensorBoard file."""
@@ -115,8 +116,9 @@ class Throughput(Callback):
             self._writer.close()
 
     def _report(self, meter) -> dict:
+        group = check_process_set(self.process_set)
         rate, share = meter.batches * self.batch_size / meter.seconds(), meter.wait_share()
-        if self.process_set.size() > 1:
+        if group.size > 1:
             rate = self._reduced(rate, Sum, "throughput")
             share = self._reduced(share, Max, "wait share")
         values = {
@@ -124,9 +126,9 @@ class Throughput(Callback):
             "step_ms": 1e3 * meter.seconds() / meter.batches,
             "wait_share": share,
         }
-        if self.process_set.rank() == 0:
+        if group.rank == 0:
             pairs = " ".join(f"{name}={value:.4g};" for name, value in values.items())
-            print(f"epoch={self._epoch + 1}; ranks={self.process_set.size()}; {pairs}", flush=True)
+            print(f"epoch={self._epoch + 1}; ranks={group.size}; {pairs}", flush=True)
         if self._writer is not None:
             with self._writer.as_default(step=self._all_batches):
                 for name, value in values.items():

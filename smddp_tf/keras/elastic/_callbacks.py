@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.elastic._state import State
 
@@ -80,6 +82,9 @@ class _Counter(Callback):
         self._before = getattr(state, name)
         state.counters.append(self)
 
+    def _set(self, done: int) -> None:
+        setattr(self.state, self._name, done)
+
     def on_train_begin(self, logs: dict | None = None):
         """Counts from what is done."""
         del logs
@@ -115,12 +120,13 @@ class UpdateBatchStateCallback(_Counter):
 
     def note_batch(self, batch: int) -> None:
         """Batch number `batch` of this fit() is done."""
-        self.state.batch = self._before + batch + 1
+        self._set(self._before + batch + 1)
 
     def note_epoch(self, epoch: int) -> None:
         """An epoch is done."""
         del epoch
-        self.state.batch = self._before = 0
+        self._before = 0
+        self._set(0)
 
 
 class UpdateEpochStateCallback(_Counter):
@@ -139,14 +145,14 @@ class UpdateEpochStateCallback(_Counter):
 
     def __init__(self, state: State):
         super().__init__(state, "epoch")
-        self._first = None
+        self._first: Any = None  # the number of the epoch that fit() began with
 
     def note_batch(self, batch: int) -> None:
         """Nothing changes within an epoch."""
 
     def note_epoch(self, epoch: int) -> None:
         """Epoch number `epoch` of this fit() is done."""
-        self.state.epoch = self._before + epoch - self._first + 1
+        self._set(self._before + epoch - self._first + 1)
 
     def on_train_begin(self, logs: dict | None = None):
         """Counts from the epochs that are done."""

@@ -24,7 +24,7 @@ _NUMBERS = itertools.count()  # scripts make their states in the same order each
 class State:
     """Base of the states: who derives from it says what save(), restore() and sync() do."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._reset_callbacks: list = []
         self.counters: list = []  # callbacks that keep attributes up to date
 

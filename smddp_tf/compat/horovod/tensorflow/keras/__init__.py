@@ -1,10 +1,13 @@
 """horovod.tensorflow.keras: smddp_tf.keras under its name."""
 
+# It replaces some of the names that it takes from there.
+# mypy: disable-error-code="no-redef"
+
 import numpy as np
 
 import smddp_tf
+import smddp_tf.compat.horovod.tensorflow.keras.callbacks
 import smddp_tf.keras
-from smddp_tf.compat.horovod.tensorflow.keras import callbacks  # noqa: F401
 from smddp_tf.keras import *  # noqa: F403
 
 __all__ = list(smddp_tf.keras.__all__)
