@@ -66,9 +66,9 @@ _NEED_TENSORFLOW = {
     "size_op": "_graph.queries",
     "DistributedGradientTape": "_gradients.tape",
     "check_ranks_equal": "_gradients.equality",
-    "BroadcastGlobalVariablesHook": "keras._tf_names",
-    "DistributedOptimizer": "keras._tf_names",
-    "PartialDistributedGradientTape": "keras._tf_names",
+    "BroadcastGlobalVariablesHook": "keras._horovod_tf",
+    "DistributedOptimizer": "keras._horovod_tf",
+    "PartialDistributedGradientTape": "keras._horovod_tf",
     "SyncBatchNormalization": "keras._sync_batch_norm",
     "set_random_seed": "keras._seeds",
     "elastic": "smddp_tf",  # a module itself
@@ -104,13 +104,13 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
         size_op,
     )
     from smddp_tf._state.variables import broadcast_, broadcast_variables
-    from smddp_tf.keras._seeds import set_random_seed
-    from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
-    from smddp_tf.keras._tf_names import (
+    from smddp_tf.keras._horovod_tf import (
         BroadcastGlobalVariablesHook,
         DistributedOptimizer,
         PartialDistributedGradientTape,
     )
+    from smddp_tf.keras._seeds import set_random_seed
+    from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
 # Written out, since editors and type checkers read it and compute nothing.
 __all__ = [

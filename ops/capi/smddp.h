@@ -230,7 +230,7 @@ SMDDP_EXPORT int smddp_topk_select(int dtype, const void* in, const float* kept,
 SMDDP_EXPORT int smddp_topk_sum(const int32_t* indices, const float* values, int ranks, int64_t k,
                                 float divisor, int dtype, void* out, int64_t count);
 
-// ---- gradient plans (engine/plan_runs.h) --------------------------------------------------------
+// ---- gradient plans (engine/bucket_scheduler.h) -------------------------------------------------
 
 typedef struct smddp_plan smddp_plan;
 SMDDP_EXPORT smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text,

@@ -30,7 +30,7 @@ struct ChannelResources {
   std::unique_ptr<PeerGroup> share_peers;
   std::unique_ptr<PeerGroup> all_ranks;  // null on a single node
   HeaderExchange exchange;               // among the owners
-  StagingChoice staging_choice;          // how this rank writes into its slots
+  StorePolicy staging_choice;            // how this rank writes into its slots
   bool reads_peers = false;              // every rank of the node can read its peers' memory
   bool threads = false;                  // see MismatchReport
   bool waited = false;                   // see MismatchReport
@@ -40,7 +40,7 @@ struct ChannelResources {
   size_t piece_bytes = 1 << 20;          // of payloads moved between nodes, at a time
   DeviceGroup* devices = nullptr;        // reduces in the devices' memory; may be null
   size_t in_background = 0;              // of the channel's collectives; see InBackground()
-  HostBuffer staging;                    // for tensors in the memory of a device; see Staged
+  HostBuffer staging;                    // for tensors in the memory of a device; see HostCopy
 };
 
 enum class Progress { kNone, kSome, kDone };

@@ -375,7 +375,7 @@ int Pipeline::StagingKind() const {
   bool stands_by = request_->has_joined() && request_->tensors.empty();
   if (shm_->size() == 1 || stands_by) return -1;
   size_t bytes = request_->reduces() ? request_->bytes() : request_->moved_bytes();
-  return StagingChoice::KindOf(bytes, num_chunks_, one_hop_);
+  return StorePolicy::KindOf(bytes, num_chunks_, one_hop_);
 }
 
 void Pipeline::Write(size_t i, char* slot, const void* from, size_t bytes) {
@@ -411,7 +411,7 @@ void Pipeline::ChooseStaging() {
 }
 
 void Pipeline::StageTimed(size_t i) {
-  StagingChoice& choice = resources_->staging_choice;
+  StorePolicy& choice = resources_->staging_choice;
   ChannelCell& self = shm_->channel_cell(shm_->rank(), resources_->index);
   auto& written = self.written[(base_ + i) % kSlots];
   Writing writing = choice.Next(kind_);

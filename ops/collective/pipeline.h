@@ -128,7 +128,7 @@ class Pipeline : public Collective {
   uint64_t signature_;
   size_t num_chunks_;
   bool one_hop_;
-  int kind_;          // of the operation; see StagingChoice
+  int kind_;          // of the operation; see StorePolicy
   size_t bytes_ = 0;  // written or read in the present step
   bool lends_ = false;
   State state_ = State::kRunning;

@@ -60,7 +60,7 @@ struct Request {
   // host memory, where they are ready.
   Device* device = nullptr;
   DevicePoint ready;
-  // Where the caller's tensors are, which is the same on all ranks; Staged runs a request on
+  // Where the caller's tensors are, which is the same on all ranks; HostCopy runs a request on
   // copies.
   std::string memory = "host";
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.

@@ -1,7 +1,7 @@
 #include "collective/selector.h"
 
+#include "collective/device/host_copy.h"
 #include "collective/device/on_device.h"
-#include "collective/device/staged.h"
 #include "collective/device/vote.h"
 #include "collective/host/allreduce.h"
 #include "collective/host/exchange.h"
@@ -40,7 +40,7 @@ std::string SeveralOnOneNode(const ChannelResources& resources, const Request& r
 std::string SeveralNodes(const ChannelResources& resources, const Request&) {
   return resources.topology->num_nodes == 1 ? "there is a single node" : "";
 }
-std::string Never(const Selector&, const ChannelResources&, const Request&) { return ""; }
+std::string Always(const Selector&, const ChannelResources&, const Request&) { return ""; }
 std::string SmallOnly(const Selector& selector, const ChannelResources& resources,
                       const Request& request) {
   size_t limit =
@@ -65,25 +65,25 @@ std::string RejectUnlessMidSized(const Selector& selector, const ChannelResource
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
-    {"handback", Kind::kAllreduce, SeveralOnOneNode, TwoRanksOnly, New<HandbackAllreduce>},
-    {"shm", Kind::kAllreduce, OneNodeOnly, Never, New<ShmAllreduce>},
-    {"hierarchical", Kind::kAllreduce, SeveralNodes, Never, New<HierarchicalAllreduce>},
-    {"vote", Kind::kVote, OneNodeOnly, Never, New<VoteInNode>},
-    {"cross_node_vote", Kind::kVote, SeveralNodes, Never, New<VoteAcrossNodes>},
+    {"handback", Kind::kAllreduce, SeveralOnOneNode, TwoRanksOnly, New<TwoRankAllreduce>},
+    {"shm", Kind::kAllreduce, OneNodeOnly, Always, New<ShmAllreduce>},
+    {"hierarchical", Kind::kAllreduce, SeveralNodes, Always, New<HierarchicalAllreduce>},
+    {"vote", Kind::kVote, OneNodeOnly, Always, New<VoteInNode>},
+    {"cross_node_vote", Kind::kVote, SeveralNodes, Always, New<VoteAcrossNodes>},
     {"single_copy_broadcast", Kind::kBroadcast, SingleCopyMove::Cannot, RejectUnlessMidSized,
      New<SingleCopyMove>},
-    {"shm_broadcast", Kind::kBroadcast, OneNodeOnly, Never, New<ShmBroadcast>},
-    {"hierarchical_broadcast", Kind::kBroadcast, SeveralNodes, Never, New<HierarchicalBroadcast>},
+    {"shm_broadcast", Kind::kBroadcast, OneNodeOnly, Always, New<ShmBroadcast>},
+    {"hierarchical_broadcast", Kind::kBroadcast, SeveralNodes, Always, New<HierarchicalBroadcast>},
     {"single_copy_allgather", Kind::kAllgather, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
-    {"shm_allgather", Kind::kAllgather, OneNodeOnly, Never, New<ShmAllgather>},
-    {"hierarchical_allgather", Kind::kAllgather, SeveralNodes, Never, New<HierarchicalAllgather>},
+    {"shm_allgather", Kind::kAllgather, OneNodeOnly, Always, New<ShmAllgather>},
+    {"hierarchical_allgather", Kind::kAllgather, SeveralNodes, Always, New<HierarchicalAllgather>},
     {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
      New<SingleCopyMove>},
-    {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Never, New<ShmAlltoall>},
-    {"hierarchical_alltoall", Kind::kAlltoall, SeveralNodes, Never, New<HierarchicalAlltoall>},
-    {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Never, New<ShmReduceScatter>},
-    {"hierarchical_reducescatter", Kind::kReduceScatter, SeveralNodes, Never,
+    {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Always, New<ShmAlltoall>},
+    {"hierarchical_alltoall", Kind::kAlltoall, SeveralNodes, Always, New<HierarchicalAlltoall>},
+    {"shm_reducescatter", Kind::kReduceScatter, OneNodeOnly, Always, New<ShmReduceScatter>},
+    {"hierarchical_reducescatter", Kind::kReduceScatter, SeveralNodes, Always,
      New<HierarchicalReduceScatter>},
 };
 
@@ -101,7 +101,7 @@ std::unique_ptr<Collective> Selector::Make(ChannelResources* resources, const Re
       if (!reason.empty()) *why += "staged: taken\n";
     }
     if (reason.empty()) return std::make_unique<OnDevice>(resources, request, make_host);
-    return std::make_unique<Staged>(resources, request, make_host);
+    return std::make_unique<HostCopy>(resources, request, make_host);
   }
   // A joined rank contributes zeros to an allreduce, and nothing to any other collective.
   bool sums = request->kind == Kind::kAllreduce || request->kind == Kind::kVote;

@@ -49,12 +49,12 @@ void AddCost(std::atomic<float>* figure, size_t bytes, double seconds, bool prob
   figure->store(Moved(known, Cost(bytes, seconds), probe), std::memory_order_relaxed);
 }
 
-int StagingChoice::KindOf(size_t bytes, size_t chunks, bool one_hop) {
+int StorePolicy::KindOf(size_t bytes, size_t chunks, bool one_hop) {
   if (bytes < kSmallestBytes) return -1;
   return (one_hop ? 2 : 0) + (chunks > 1 ? 1 : 0);
 }
 
-Writing StagingChoice::Next(int kind) {
+Writing StorePolicy::Next(int kind) {
   if (kind < 0 || !kHasStreamingStores) return {};
   OfKind& own = of_[kind];
   own.timed = own.chooses = false;
@@ -71,15 +71,15 @@ Writing StagingChoice::Next(int kind) {
   return writing;
 }
 
-bool StagingChoice::TimesReads(int kind) { return kind >= 0 && Timed(++of_[kind].reads); }
+bool StorePolicy::TimesReads(int kind) { return kind >= 0 && Timed(++of_[kind].reads); }
 
-void StagingChoice::Wrote(int kind, Writing writing, size_t bytes, double seconds) {
+void StorePolicy::Wrote(int kind, Writing writing, size_t bytes, double seconds) {
   if (bytes == 0 || seconds <= 0) return;
   float& cost = of_[kind].cost[writing.streaming];
   cost = Moved(cost, Cost(bytes, seconds), writing.probe);
 }
 
-void StagingChoice::Choose(int kind, const float (&readers)[kWritings]) {
+void StorePolicy::Choose(int kind, const float (&readers)[kWritings]) {
   OfKind& own = of_[kind];
   float costs[kWritings];
   for (int w = 0; w < kWritings; ++w) {

@@ -40,7 +40,7 @@ struct Writing {
 void AddCost(std::atomic<float>* figure, size_t bytes, double seconds, bool probe);
 
 // One rank's choice on one channel.
-class StagingChoice {
+class StorePolicy {
  public:
   // The kind of an operation; -1: too small for the choice to matter, always cached.
   static int KindOf(size_t bytes, size_t chunks, bool one_hop);

@@ -79,11 +79,11 @@ struct JoinedChannel {
 
 class Channel {
  public:
-  // `in_plan_order`: the caller enqueues operations in plan order (engine/plan_runs.h), so several
-  // operations in the queue do not imply several threads. `broken`: called, with no lock held,
-  // before an operation is completed with a failure that is not a mismatch; `first` once only, for
-  // the operation that failed. The ranks are then out of step, and every later operation fails with
-  // the same message.
+  // `in_plan_order`: the caller enqueues operations in plan order (engine/bucket_scheduler.h), so
+  // several operations in the queue do not imply several threads. `broken`: called, with no lock
+  // held, before an operation is completed with a failure that is not a mismatch; `first` once
+  // only, for the operation that failed. The ranks are then out of step, and every later operation
+  // fails with the same message.
   Channel(ChannelResources resources, const Selector* selector, FlightRecorder* recorder,
           Timeline* timeline, int track, bool in_plan_order, Broken broken);
 

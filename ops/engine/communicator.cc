@@ -11,8 +11,8 @@
 #include "core/deadline.h"
 #include "core/log.h"
 #include "engine/connect/binding.h"
-#include "engine/farewell.h"
-#include "engine/set_meeting.h"
+#include "engine/set_creation_wait.h"
+#include "engine/shutdown_wait.h"
 #include "engine/watch/monitor.h"
 #include "kernels/cpu/reduce.h"
 
@@ -114,9 +114,9 @@ void Communicator::Leave(bool failed) {
   }
   // Others may continue for a long time, say with an evaluation on one rank. A failed rank never
   // leaves in good order, so it is not awaited.
-  Farewell farewell(context_->config, *everybody_);
-  AnnounceDeparture([&] { return farewell.Pointless(); });
-  context_->mpi->Finalize([&] { return farewell.Pointless(); });
+  ShutdownWait wait(context_->config, *everybody_);
+  AnnounceDeparture([&] { return wait.Pointless(); });
+  context_->mpi->Finalize([&] { return wait.Pointless(); });
 }
 
 // ---- process sets -------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
   std::unique_ptr<Connection> connection;
-  std::optional<SetMeeting> meeting;  // which begins when the ranks have exchanged all else
+  std::optional<SetCreationWait> meeting;  // which begins when the ranks have exchanged all else
   auto problem = [&] {
     if (!meeting) meeting.emplace(context_->config, *everybody_, what);
     return meeting->Problem();

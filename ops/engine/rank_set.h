@@ -15,10 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/bucket_scheduler.h"
 #include "engine/channel.h"
 #include "engine/connect/connect.h"
-#include "engine/cycle.h"
-#include "engine/plan_runs.h"
+#include "engine/deadlock_detector.h"
 #include "engine/waiter.h"
 
 namespace smddp {
@@ -49,7 +49,7 @@ class RankSet {
   // possibly before this returns.
   void Post(std::unique_ptr<Operation> operation);
 
-  // Gradient plans; see PlanRuns.
+  // Gradient plans; see BucketScheduler.
   Status BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run);
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
   void EndPlan(int64_t run, std::function<void(const Status&)> done);
@@ -104,8 +104,8 @@ class RankSet {
   std::unique_ptr<Connection> connection_;
   Channel direct_;
   Channel gradients_;
-  PlanRuns plans_;
-  CycleWatch cycles_;
+  BucketScheduler plans_;
+  DeadlockDetector cycles_;
   const double spin_seconds_;
 
   std::atomic<int> unattended_{0};  // posted operations whose thread no longer waits

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, name_or_site, tensor_of
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, resolve_name, tensor_of
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set, global_process_set
+from smddp_tf._job.process_sets import (
+    ProcessGroup,
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+)
 from smddp_tf._types import Tensor, TensorLike
 
 tf = tensorflow()
@@ -44,13 +49,13 @@ def allgather(
     return _allgather(tensor, name, group)
 
 
-def _allgather(tensor, name, group: Group, description: str = ""):
+def _allgather(tensor, name, group: ProcessGroup, description: str = ""):
     """allgather(); description is what ranks compare besides the tensor."""
     tensor = tensor_of(tensor, "allgather")
     check_dtype(tensor, MOVABLE, "allgather")
     if group.size == 1:
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return ops.allgather(tensor, name_or_site(name, "allgather", group), group, description)
+    return ops.allgather(tensor, resolve_name(name, "allgather", group), group, description)
 
 
 def grouped_allgather(
@@ -71,7 +76,7 @@ def grouped_allgather(
     """
     del ignore_name_scope
     group = check_process_set(process_set)
-    name = name_or_site(name, "grouped_allgather", group)
+    name = resolve_name(name, "grouped_allgather", group)
     tensors = list_of(tensors, "grouped_allgather", "tensors")
     return [
         _allgather(tensor, f"{name}.{i}", group, f"place {i} of a list of {len(tensors)}")

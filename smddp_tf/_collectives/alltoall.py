@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, name_or_site, tensor_of
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, resolve_name, tensor_of
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -67,6 +67,6 @@ def alltoall(
     if not counts.dtype.is_integer:
         raise TypeError(f"splits are of {counts.dtype.name}; they must be integers")
 
-    name = name_or_site(name, "alltoall", group)
+    name = resolve_name(name, "alltoall", group)
     output, received = ops.alltoall(tensor, tf.cast(counts, tf.int32), name, group)
     return (output, received) if given else output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smddp_tf._collectives.checks import name_or_site
+from smddp_tf._collectives.checks import resolve_name
 from smddp_tf._graph import ops
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 
@@ -14,6 +14,6 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
       >>> hvd.barrier()
     """
     group = check_process_set(process_set)
-    name = name_or_site(name, "barrier", group)
+    name = resolve_name(name, "barrier", group)
     if group.size > 1:
         ops.barrier(name, group)

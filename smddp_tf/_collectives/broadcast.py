@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, name_or_site, tensor_of
+from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, resolve_name, tensor_of
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -45,5 +45,5 @@ def broadcast(
     check_dtype(tensor, MOVABLE, "broadcast")
     if group.size == 1:
         return tf.identity(tensor)
-    name = name_or_site(name, "broadcast", group)
+    name = resolve_name(name, "broadcast", group)
     return ops.broadcast([tensor], root_rank, name, group)[0]

@@ -9,7 +9,7 @@ from typing import Any
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import given_name, site_name
 from smddp_tf._job import basics
-from smddp_tf._job.process_sets import Group, global_process_set
+from smddp_tf._job.process_sets import ProcessGroup, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 
 tf = tensorflow()
@@ -68,7 +68,7 @@ def integer(name: str, value) -> int:
         raise TypeError(f"{name}={value!r} is not a whole number") from None
 
 
-def name_or_site(name, kind: str, group: Group) -> str:
+def resolve_name(name, kind: str, group: ProcessGroup) -> str:
     """The collective's name: the given one, or by default its kind and call site.
 
     Raises:

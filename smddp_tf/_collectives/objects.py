@@ -10,7 +10,7 @@ import numpy as np
 
 from smddp_tf._collectives.allgather import allgather
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import check_root, name_or_site
+from smddp_tf._collectives.checks import check_root, resolve_name
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.order import in_session
 from smddp_tf._job import basics
@@ -101,7 +101,7 @@ def broadcast_object(
     if group.size == 1:
         return obj
     _require_values("broadcast_object")
-    name = name_or_site(name, "broadcast_object", group)
+    name = resolve_name(name, "broadcast_object", group)
 
     is_root = basics.rank() == root_rank
     own, fine = pickled(obj) if is_root else (b"", True)
@@ -158,7 +158,7 @@ def allgather_object(
     if group.size == 1:
         return [obj]
     _require_values("allgather_object")
-    name = name_or_site(name, "allgather_object", group)
+    name = resolve_name(name, "allgather_object", group)
 
     own, fine = pickled(obj)
     size = np.array([len(own) if fine else -len(own)], np.int64)  # negative: an error text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from smddp_tf._collectives.checks import name_or_site
+from smddp_tf._collectives.checks import resolve_name
 from smddp_tf._collectives.objects import allgather_object
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import check_process_set, global_process_set
@@ -43,7 +43,7 @@ def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwa
       >>> hvd.once_per_node(download, "digits")
       '/data/digits'
     """
-    name = name_or_site(name, "once_per_node", check_process_set(global_process_set))
+    name = resolve_name(name, "once_per_node", check_process_set(global_process_set))
     result, problem, error = None, "", None
     first = basics.local_rank() == 0
     if first:

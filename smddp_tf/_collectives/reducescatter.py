@@ -10,7 +10,7 @@ from smddp_tf._collectives.checks import (
     check_devices,
     check_dtype,
     list_of,
-    name_or_site,
+    resolve_name,
     resolve_op,
     tensor_of,
 )
@@ -128,5 +128,5 @@ def reducescatter(
         process_set=process_set,
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        name=name or name_or_site(name, "reducescatter", check_process_set(process_set)),
+        name=name or resolve_name(name, "reducescatter", check_process_set(process_set)),
     )[0]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from smddp_tf._collectives.checks import name_or_site
-from smddp_tf._collectives.scaling import factor, factors_text, scale_apart, scaled
+from smddp_tf._collectives.checks import resolve_name
+from smddp_tf._collectives.scaling import factor, factors_text, reduce_with_unfused_scaling, scaled
 from smddp_tf._collectives.slices import allreduce_slices
 from smddp_tf._compression import Compression, check_compressor, describe
 from smddp_tf._compression.adasum import adasum
@@ -40,7 +40,7 @@ def resolve_reduction(kind: str, op, factors, compression, name, process_set) ->
     group = check_process_set(process_set)
     check_compressor(compression)
     prescale, postscale = map(factor, factors)
-    return Reduction(op, name_or_site(name, kind, group), group, prescale, postscale, compression)
+    return Reduction(op, resolve_name(name, kind, group), group, prescale, postscale, compression)
 
 
 def is_dense(tensor) -> bool:
@@ -121,7 +121,7 @@ def emit_by_dtype(op: Callable[[list, Reduction], list]) -> Callable[[list, Redu
         for indices in by_dtype(tensors):
             # The ranks compare the list too: an op has a part of it only.
             own = reduction.comparing(_places_text(indices, len(tensors)))
-            reduced = scale_apart(op, [tensors[i] for i in indices], own)
+            reduced = reduce_with_unfused_scaling(op, [tensors[i] for i in indices], own)
             for i, result in zip(indices, reduced, strict=True):
                 results[i] = result
         return results

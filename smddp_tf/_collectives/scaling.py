@@ -60,7 +60,7 @@ def factors_text(prescale: float, postscale: float) -> str:
     return f"prescale_factor={prescale} postscale_factor={postscale}"
 
 
-def scale_apart(op, tensors: list, reduction: Reduction) -> list:
+def reduce_with_unfused_scaling(op, tensors: list, reduction: Reduction) -> list:
     """Reduces tensors of one dtype, scaling separately where the engine cannot fuse it.
 
     Integers are scaled and truncated on each rank before and after the sum, as Horovod does; the

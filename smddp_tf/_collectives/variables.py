@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.checks import MOVABLE, check_root, list_of, name_or_site
+from smddp_tf._collectives.checks import MOVABLE, check_root, list_of, resolve_name
 from smddp_tf._collectives.objects import broadcast_object
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
@@ -168,7 +168,7 @@ def broadcast_(
     eager = tf.executing_eagerly()
     texts = [i for i, one in enumerate(variables) if eager and _dtype_of(one) == "string"]
     payloads = {i: _payload(one) for i, one in enumerate(variables) if i not in texts}
-    name = name_or_site(name, "broadcast_variables", group)
+    name = resolve_name(name, "broadcast_variables", group)
 
     assigned = list(variables)
     by_dtype: dict[Any, list[int]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from smddp_tf._collectives.checks import integer, resolve_op
 from smddp_tf._compression import Compression, check_compressor, describe
-from smddp_tf._job.process_sets import Group, ProcessSet, global_process_set
+from smddp_tf._job.process_sets import ProcessGroup, ProcessSet, global_process_set
 from smddp_tf._job.reduce_op import Average, Product, Sum
 from smddp_tf._job.reduction import Reduction
 
@@ -95,7 +95,7 @@ class ReduceOptions:
         if factor <= 0:
             raise ValueError(f"gradient_predivide_factor={factor} is not > 0")
 
-    def reduction(self, name: str, group: Group) -> Reduction:
+    def reduction(self, name: str, group: ProcessGroup) -> Reduction:
         """How gradients are reduced, under this name, over the ranks of the process set."""
         factor = float(self.gradient_predivide_factor)
         return Reduction(self.op, name, group, 1.0 / factor, factor, self.compression)

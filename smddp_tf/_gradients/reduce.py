@@ -12,7 +12,7 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import site_name
 from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
-from smddp_tf._job.process_sets import Group, ProcessSet, check_process_set
+from smddp_tf._job.process_sets import ProcessGroup, ProcessSet, check_process_set
 from smddp_tf._job.reduce_op import Max
 from smddp_tf._job.reduction import Reduction
 from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_names
@@ -111,7 +111,7 @@ def _emit_in_jit(grads: list, plan, reduction: Reduction) -> list:
     return results
 
 
-def _densified(slices, source, options: ReduceOptions, group: Group):
+def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
     """Converts slices to a dense tensor if they are to be reduced as one.
 
     XLA needs static shapes: inside jit, rows are gathered only if their number is static and if
@@ -126,7 +126,7 @@ def _densified(slices, source, options: ReduceOptions, group: Group):
     return tf.convert_to_tensor(slices)
 
 
-def _reducible(grad, source, options: ReduceOptions, group: Group):
+def _reducible(grad, source, options: ReduceOptions, group: ProcessGroup):
     """The gradient in the form in which it is reduced: a tensor, slices or None.
 
     Raises:

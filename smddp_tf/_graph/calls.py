@@ -12,7 +12,7 @@ from typing import Any
 
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.jit import before_the_call, inside_jit
+from smddp_tf._graph.jit import caller_graph_scope, inside_jit
 
 tf = tensorflow()
 
@@ -65,7 +65,7 @@ def _next_call(spec):
     def number() -> list:
         graph = function_graph()
         counts[graph] = counts.get(graph, 0) + 1
-        with before_the_call(), tf.device("/cpu:0"):
+        with caller_graph_scope(), tf.device("/cpu:0"):
             called = call_number() * _MULTIPLIER + counts[graph]
             # Iterations of a compiled loop follow each other, and are counted.
             return [called if inside_jit() else called + library.ops().smddp_iteration()]

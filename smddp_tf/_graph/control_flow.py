@@ -45,7 +45,7 @@ def keep_order_in_gradients() -> None:
     def create_in_order(graph, *args, **kwargs):
         operation = create(graph, *args, **kwargs)
         if not graph._add_control_dependencies:  # TensorFlow will not
-            order.follow_last(operation)
+            order.add_order_dependency(operation)
         return operation
 
     FuncGraph._create_op_internal = create_in_order

@@ -13,31 +13,31 @@ _thread = threading.local()
 
 
 @contextlib.contextmanager
-def of_jit():
+def jit_scope():
     """Marks what is emitted as part of a compiled function.
 
     The gradient of a compiled function is compiled too, but tf.compat.v1.gradients() emits it where
     TensorFlow does not say so.
     """
-    before = getattr(_thread, "of_jit", False)
-    _thread.of_jit = True
+    before = getattr(_thread, "jit_scope", False)
+    _thread.jit_scope = True
     try:
         yield
     finally:
-        _thread.of_jit = before
+        _thread.jit_scope = before
 
 
 def inside_jit() -> bool:
     """Whether the graph being traced will be compiled by XLA."""
     if tf.executing_eagerly():
         return False
-    if getattr(_thread, "of_jit", False):
+    if getattr(_thread, "jit_scope", False):
         return True
     return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
 
 
 @contextlib.contextmanager
-def before_the_call():
+def caller_graph_scope():
     """Emits into the graph that a function's call is being added to, as the graph was before.
 
     While a call of a compiled function is added, TensorFlow marks that graph as compiled, whatever

@@ -10,7 +10,7 @@ import weakref
 from smddp_tf._graph import order
 from smddp_tf._graph.calls import function_graph
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 
 tf = tensorflow()
 
@@ -62,7 +62,7 @@ def _warn_of_two_threads(name: str) -> None:
         )
 
 
-def _count(graph, group: Group, name: str = "") -> int:
+def _count(graph, group: ProcessGroup, name: str = "") -> int:
     """Counts the collectives of a process set, or those of a name, in a function's or TF1 graph.
 
     Each set is counted apart, since other ranks of it may not be in the other sets. In an
@@ -76,13 +76,13 @@ def _count(graph, group: Group, name: str = "") -> int:
     return counts[group.id, name]
 
 
-def unique_name(name: str, group: Group) -> str:
+def unique_name(name: str, group: ProcessGroup) -> str:
     """The name, with a number appended if the graph already uses it, as with TensorFlow's ops."""
     count = _count(function_graph(), group, name)
     return name if count == 1 else f"{name}#{count}"
 
 
-def given_name(name: str, group: Group) -> str:
+def given_name(name: str, group: ProcessGroup) -> str:
     """A name that the script gives; a second one in a function gets a number, so that they differ.
 
     The order of operations in functions of tf.compat.v1.wrap_function() is not fixed, for example.
@@ -92,7 +92,7 @@ def given_name(name: str, group: Group) -> str:
     return unique_name(name, group) if in_function else name
 
 
-def _function_name(graph, group: Group, thread: str) -> str:
+def _function_name(graph, group: ProcessGroup, thread: str) -> str:
     """The function's name, without what depends on which others the process has traced.
 
     In a dataset it has the dataset's too, since the training loop may call another function of the
@@ -109,7 +109,7 @@ def _plain_name(graph) -> str:
     return re.sub(r"_\d+$", "", getattr(graph, "name", ""))
 
 
-def _dataset_title(graph, group: Group, thread: str) -> str:
+def _dataset_title(graph, group: ProcessGroup, thread: str) -> str:
     """The name of a dataset's function, with a number.
 
     Several datasets may run functions of one name (lambdas have no other) at the same time, so
@@ -126,7 +126,7 @@ def _dataset_title(graph, group: Group, thread: str) -> str:
     return name if numbers[group.id] == 1 else f"{name}#{numbers[group.id]}"
 
 
-def site_name(kind: str, group: Group) -> str:
+def site_name(kind: str, group: ProcessGroup) -> str:
     """The default name of a collective: its kind and the call site.
 
     Collectives of one function and process set are numbered in tracing order, so that ranks that

@@ -150,7 +150,7 @@ def _touched(op):
     return known[0] if ours or any(one is each for one in op.inputs for each in known) else None
 
 
-def follow_last(op) -> None:
+def add_order_dependency(op) -> None:
     """Orders an op of a graph to which TensorFlow adds no control dependencies.
 
     Each op that touches the constant follows the last one of its graph, and is a control output,
@@ -172,7 +172,7 @@ def in_session() -> bool:
         return not tf.executing_eagerly()
 
 
-def keep() -> None:
+def capture_order_token() -> None:
     """Keeps the next emitted collective in program order, if it is inside a function."""
     if not tf.executing_eagerly() and not in_session():
         tf.compat.v1.get_default_graph().capture(_constant())
@@ -183,4 +183,4 @@ def matching() -> Matching:
     if in_session():
         return Matching.BY_NAME
     in_main = threading.current_thread() is threading.main_thread()
-    return Matching.IN_ORDER if in_main else Matching.PERHAPS_THREADS
+    return Matching.IN_ORDER if in_main else Matching.IN_ORDER_OR_BY_NAME

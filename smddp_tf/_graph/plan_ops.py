@@ -1,16 +1,16 @@
-"""Emits the three ops of a gradient plan; ops/engine/plan_runs.h defines their semantics."""
+"""Emits the three ops of a gradient plan; ops/engine/bucket_scheduler.h defines their semantics."""
 
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import emit, factor_attribute
 from smddp_tf._graph.ops.gradients import of_allreduce, reduction_of
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
 
-def plan_begin(plan, name: str, group: Group):
+def plan_begin(plan, name: str, group: ProcessGroup):
     """Opens a run of a plan; returns the run number, which every bucket takes as an input."""
     return emit(
         "plan_begin",
@@ -55,7 +55,7 @@ def _(node, *upstream):
     return [None, *of_allreduce(list(upstream[:-1]), reduction_of(node))]
 
 
-def plan_end(run, tokens: list, group: Group) -> None:
+def plan_end(run, tokens: list, group: ProcessGroup) -> None:
     """Closes the run. Takes the tokens as inputs, so that TensorFlow does not prune buckets."""
     emit("plan_end", run=run, tokens=tokens, process_set=group.id)
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 from smddp_tf._graph import library, order
 from smddp_tf._graph.calls import call_number
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.jit import inside_jit, of_jit  # noqa: F401 - part of this module's interface
+from smddp_tf._graph.jit import inside_jit, jit_scope  # noqa: F401 - part of this module's interface
 from smddp_tf._job.enums import Kind
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduce_op import Sum
 from smddp_tf.errors import LibraryError
 
@@ -205,7 +205,7 @@ def call(
     kind: str,
     tensors: list,
     *,
-    group: Group,
+    group: ProcessGroup,
     op=Sum,
     root=0,
     prescale=1.0,
@@ -240,7 +240,7 @@ def call(
 
     shapes = [_static_shape(tensor) for tensor in tensors]
 
-    order.keep()
+    order.capture_order_token()
     token = _read_token()
     *results, token = emit(
         [*tensors, token],

@@ -30,7 +30,7 @@ class Matching(enum.IntEnum):
     """How ranks match their operations: smddp_matching."""
 
     IN_ORDER = 0
-    PERHAPS_THREADS = 1
+    IN_ORDER_OR_BY_NAME = 1
     BY_NAME = 2
 
 

@@ -19,9 +19,9 @@ from smddp_tf._job.process_sets import (
     add_process_set,
     added_sets,
     c_ranks,
-    raise_for,
+    check_status,
     ranks_of,
-    wanted_sets,
+    validate_process_sets,
 )
 from smddp_tf.errors import InitError
 
@@ -103,7 +103,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
 
         ranks = [] if comm is None else ranks_of(comm)
-        wanted = wanted_sets(process_sets)
+        wanted = validate_process_sets(process_sets)
         _refuse_child()
 
         # A rank that cannot start still connects, to report its problem to the others.
@@ -118,7 +118,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _install_exit_hooks()
         native.core().smddp_ask_before_interrupts(_may_interrupt)
         text = ", ".join(str(process_set.ranks) for process_set in wanted)
-        raise_for(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
+        check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
         for process_set in wanted:
             add_process_set(process_set)
 

@@ -122,7 +122,7 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 
-def wanted_sets(process_sets) -> list:
+def validate_process_sets(process_sets) -> list:
     """Validates init()'s process_sets before any communication and returns it as a list."""
     if process_sets is None or process_sets == "dynamic":
         return []
@@ -135,7 +135,7 @@ def wanted_sets(process_sets) -> list:
     return wanted
 
 
-def raise_for(code: int) -> None:
+def check_status(code: int) -> None:
     """Raises the exception for a C API status code; does nothing for success."""
     if code in (Code.USAGE, Code.MISMATCH):
         raise ValueError(native.last_error())
@@ -178,7 +178,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     number = ctypes.c_int()
     ranks = process_set.ranks
     add = native.core().smddp_process_set_add
-    raise_for(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
+    check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
     process_set.process_set_id = number.value
     added_sets[number.value] = process_set
     return process_set
@@ -210,14 +210,14 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if number in (None, 0):
         return False
-    raise_for(native.core().smddp_process_set_remove(number))
+    check_status(native.core().smddp_process_set_remove(number))
     added_sets.pop(number, None)
     process_set._invalidate()
     return True
 
 
 @dataclasses.dataclass(frozen=True)
-class Group:
+class ProcessGroup:
     """The ranks of a collective, as one of them sees them: a process set that is in the job.
 
     Ops and gradients pass it on; only the C API, and the attributes of TensorFlow's ops, take the
@@ -247,7 +247,7 @@ def require_process_set(process_set) -> None:
         )
 
 
-def check_process_set(process_set) -> Group:
+def check_process_set(process_set) -> ProcessGroup:
     """Checks that this rank may use a process set, and returns its group.
 
     Raises:
@@ -256,7 +256,7 @@ def check_process_set(process_set) -> Group:
     """
     ranks = basics.size()
     if process_set is global_process_set:
-        return Group(0, basics.rank(), range(ranks))
+        return ProcessGroup(0, basics.rank(), range(ranks))
     require_process_set(process_set)
     if process_set.process_set_id is None:
         raise ValueError(
@@ -268,7 +268,7 @@ def check_process_set(process_set) -> Group:
             f"rank {basics.rank()} is not in {process_set!r}; only its ranks may use it. Ask "
             "process_set.included() first"
         )
-    return Group(process_set.process_set_id, process_set.rank(), tuple(process_set.ranks))
+    return ProcessGroup(process_set.process_set_id, process_set.rank(), tuple(process_set.ranks))
 
 
 def set_of(process_set_id: int) -> ProcessSet:
@@ -283,7 +283,7 @@ def set_of(process_set_id: int) -> ProcessSet:
     return process_set
 
 
-def group_of(process_set_id: int) -> Group:
+def group_of(process_set_id: int) -> ProcessGroup:
     """The group of the process set with this id, which an op in a graph has as an attribute.
 
     Raises:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduce_op import ReduceOp
 
 
@@ -27,7 +27,7 @@ class Reduction:
 
     op: ReduceOp
     name: str
-    group: Group
+    group: ProcessGroup
     prescale: float = 1.0
     postscale: float = 1.0
     compression: Any = None

@@ -13,7 +13,7 @@ import time
 
 from smddp_tf._job import basics, native
 from smddp_tf._job.enums import Kind
-from smddp_tf._job.process_sets import add_process_set, raise_for, remove_process_set
+from smddp_tf._job.process_sets import add_process_set, check_status, remove_process_set
 from smddp_tf._job.reduce_op import Sum
 
 _FLOAT32, _UINT8 = 1, 4  # smddp_dtype
@@ -35,7 +35,7 @@ def _run(kind, dtype, source, target, count, name, process_set=0) -> None:
         num_tensors=1,
         tensors=ctypes.pointer(tensor),
     )
-    raise_for(native.core().smddp_run(ctypes.byref(request)))
+    check_status(native.core().smddp_run(ctypes.byref(request)))
 
 
 def gather(value) -> list:

@@ -66,12 +66,12 @@ from smddp_tf.keras import callbacks, elastic
 from smddp_tf.keras._adapt import adapt
 from smddp_tf.keras._batch_norm import average_batch_normalization
 from smddp_tf.keras._evaluate import evaluate, predict
+from smddp_tf.keras._horovod_tf import BroadcastGlobalVariablesHook, PartialDistributedGradientTape
 from smddp_tf.keras._load import load_model
 from smddp_tf.keras._optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from smddp_tf.keras._seeds import set_random_seed
 from smddp_tf.keras._shard import shard
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
-from smddp_tf.keras._tf_names import BroadcastGlobalVariablesHook, PartialDistributedGradientTape
 
 __all__ = [
     "Adasum",

@@ -18,7 +18,7 @@ from smddp_tf.keras import _local
 ATTRIBUTE = "_smddp_distribution"
 
 
-class Distribution:
+class ReductionState:
     """The state that DistributedOptimizer adds to an optimizer.
 
     Args:
@@ -39,9 +39,9 @@ class Distribution:
         self._loss_scaled = False
         self.aggregated: list = []  # the variables of the gradients reduced last, in Keras 2
 
-    def shared(self) -> "Distribution":
+    def shared(self) -> "ReductionState":
         """A copy for another optimizer of the same variables."""
-        copied = Distribution(
+        copied = ReductionState(
             self.options,
             passes=self.passes,
             average_passes=self.average_passes,
@@ -110,7 +110,7 @@ class Distribution:
         )
         results = [done.get(i, result) for i, result in enumerate(results)]
         if self._loss_scaled and self._local and self.options.process_set.size() > 1:
-            results = _local.spread_overflow(results, variables, self._local, process_set)
+            results = _local.sync_overflow(results, variables, self._local, process_set)
         return results
 
     def clip_by_global_norm(self, grads, variables, limit: float) -> list:
@@ -169,9 +169,9 @@ class Distribution:
         )
 
 
-def _restored(options: dict, passes, average_passes, scale_local) -> Distribution:
+def _restored(options: dict, passes, average_passes, scale_local) -> ReductionState:
     options["process_set"] = set_of(options["process_set"])
-    return Distribution(
+    return ReductionState(
         ReduceOptions(**options),
         passes=passes,
         average_passes=average_passes,
@@ -182,7 +182,7 @@ def _restored(options: dict, passes, average_passes, scale_local) -> Distributio
 class Hook:
     """Replaces a method of one optimizer. A class, so that copying and pickling recognise it."""
 
-    def __init__(self, method: str, optimizer, distribution: Distribution) -> None:
+    def __init__(self, method: str, optimizer, distribution: ReductionState) -> None:
         self.method = method
         self.optimizer = optimizer
         self.distribution = distribution
@@ -199,7 +199,7 @@ def innermost(optimizer):
 
 
 def of(optimizer):
-    """The Distribution of an optimizer, or of the one inside a LossScaleOptimizer; None without."""
+    """The state of an optimizer, or of the one inside a LossScaleOptimizer; None without."""
     found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
     inner = getattr(optimizer, "inner_optimizer", None)
     return of(inner) if found is None and inner is not None else found

@@ -92,6 +92,6 @@ def load_model(
         )
     _warn_if_state_is_lost(filepath, model.optimizer)
     if "backward_passes_per_step" in options:
-        _hooks.take_saved_passes(_distribution.innermost(model.optimizer))
+        _hooks.restore_accumulation(_distribution.innermost(model.optimizer))
     DistributedOptimizer(model.optimizer, compression=compression, **options)
     return model

@@ -17,7 +17,7 @@ def _values(grad):
     return grad.values if isinstance(grad, tf.IndexedSlices) else grad
 
 
-def spread_overflow(grads, variables, local: set, process_set) -> list:
+def sync_overflow(grads, variables, local: set, process_set) -> list:
     """Makes local gradients NaN on all ranks if one of them is not finite on one rank.
 
     A loss scale then skips the step, and shrinks, on all ranks.

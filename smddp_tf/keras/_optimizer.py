@@ -132,7 +132,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "once, and do not wrap the optimizer of a model that load_model() returned"
         )
 
-    saved, average_passes = _hooks.take_saved_passes(target), bool(average_aggregated_gradients)
+    saved, average_passes = _hooks.restore_accumulation(target), bool(average_aggregated_gradients)
     if saved is not None and passes == 1:
         passes, average_passes = saved[0], average_passes or saved[1]
     accumulation = f"passes={passes} average_passes={average_passes}" if passes > 1 else ""
@@ -150,7 +150,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         accumulation=accumulation,
     )
 
-    distribution = _distribution.Distribution(
+    distribution = _distribution.ReductionState(
         options,
         passes=passes,
         average_passes=average_passes,

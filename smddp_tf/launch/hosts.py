@@ -12,7 +12,7 @@ from smddp_tf.launch import LaunchError
 _NAME = r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*|\[[0-9A-Fa-f:.]+\])"  # a name, an IPv4, or [an IPv6]
 MOST_RANKS = 1_000_000
 _FORM = "HOST or HOST:SLOTS, as in -H host1:8,host2:8"
-# A launcher that MPI can talk to sets one of them (see ops/transport/bootstrap/launch.cc).
+# A launcher that MPI can talk to sets one of them (see ops/transport/bootstrap/launcher_env.cc).
 OF_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many it has started
 

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from smddp_tf.launch import keeper
+from smddp_tf.launch import reaper
 from smddp_tf.launch.tracebacks import Tracebacks
 
 GRACE_SECONDS = 30  # for the launcher to end its ranks after a signal
@@ -101,7 +101,7 @@ def _end_orphans(others: set) -> None:
     """Ends what a job that failed has left: it would go on, beside the next job.
 
     Ranks whose launcher was killed or left without them, and processes that ranks had started; not
-    `others`, which ran before the job: the keeper, sshd, what a script started before `exec`.
+    `others`, which ran before the job: the reaper, sshd, what a script started before `exec`.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         deadline = time.monotonic() + ORPHAN_SECONDS
@@ -143,7 +143,7 @@ def _wait(process, watched) -> bool:
 def _kept(job: str) -> Iterator:
     """Has another process end the job's ranks on this machine if this one is killed meanwhile."""
     process = subprocess.Popen(
-        [sys.executable, "-S", keeper.__file__, job, str(GRACE_SECONDS)],
+        [sys.executable, "-S", reaper.__file__, job, str(GRACE_SECONDS)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -164,7 +164,7 @@ def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) ->
     """
     job = secrets.token_hex(8)
     with _kept(job):
-        return _run(command, {**environment, keeper.VARIABLE: job}, tagged)
+        return _run(command, {**environment, reaper.VARIABLE: job}, tagged)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:

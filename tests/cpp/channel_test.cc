@@ -63,9 +63,9 @@ TEST(TheMonitorDoesNotWaitForAThreadInsideMpi) {
                                      [](const Status&, bool) {});
   };
   auto direct = channel(0, 0), gradients = channel(0, 1), neighbours = channel(1, 1);
-  PlanRuns runs(gradients.get()), neighbours_runs(neighbours.get());
+  BucketScheduler runs(gradients.get()), neighbours_runs(neighbours.get());
   float value = 1, neighbours_value = 1;
-  auto submit = [](PlanRuns* to, int bucket, float* of) {
+  auto submit = [](BucketScheduler* to, int bucket, float* of) {
     auto operation = std::make_unique<Operation>();
     operation->request = Sum(of, "");
     operation->done = [](const Status&) {};
@@ -80,7 +80,7 @@ TEST(TheMonitorDoesNotWaitForAThreadInsideMpi) {
   ::usleep(100000);
   std::thread behind([&] { submit(&runs, 1, &value); });
   ::usleep(50000);
-  CycleWatch cycles(&wires.connections[0]->topology, wires.connections[0]->shm.get());
+  DeadlockDetector cycles(&wires.connections[0]->topology, wires.connections[0]->shm.get());
   auto look = [&] { static_cast<void>(cycles.Look(0.05, direct.get(), gradients.get())); };
   EXPECT(EndsSoon(look, &open), "cycles");
   std::string what;

@@ -46,7 +46,7 @@ struct PlanBench {
                   0,
                   true,
                   [](const Status&, bool) {}};
-  PlanRuns runs{&channel};
+  BucketScheduler runs{&channel};
   int64_t Begin(int buckets) {
     int64_t run = 0;
     Status status = runs.Begin(Plan(buckets), &run);

@@ -1,5 +1,5 @@
 // What the environment says of the launcher: join, refuse, or alone.
-#include "transport/bootstrap/launch.h"
+#include "transport/bootstrap/launcher_env.h"
 
 #include <map>
 

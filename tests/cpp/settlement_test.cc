@@ -120,10 +120,9 @@ TEST(TheCoreAddsItsOptions) {
   std::string other = WithCore({}, config).must;
   EXPECT(Contains(plain, "SMDDP_ALLREDUCE=automatic\nSMDDP_CHUNK_BYTES=automatic\n"), plain);
   EXPECT(Contains(other, "SMDDP_ALLREDUCE=shm\nSMDDP_CHUNK_BYTES=4096\n"), other);
-  for (const char* name :
-       {"smddp_tf version=", "shared memory layout=", "SMDDP_NODES=0", "SMDDP_SINGLE_COPY=1",
-        "oneshot limit=", "oneshot limit of two ranks=", "SMDDP_SINGLE_PROCESS=0",
-        "SMDDP_NCCL=auto"}) {
+  for (const char* name : {"smddp_tf version=", "shared memory layout=", "SMDDP_NODES=0",
+                           "SMDDP_SINGLE_COPY=1", "oneshot limit=", "oneshot limit of two ranks=",
+                           "SMDDP_SINGLE_PROCESS=0", "SMDDP_NCCL=auto"}) {
     EXPECT(Contains(plain, name), name);
   }
 }

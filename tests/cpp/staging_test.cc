@@ -48,7 +48,7 @@ class Pair {
     return streamed;
   }
 
-  StagingChoice writer, reader;
+  StorePolicy writer, reader;
   PullReport report{};
 };
 
@@ -97,7 +97,7 @@ TEST(InterruptionsChangeNothing) {
 }
 
 TEST(NothingIsChosenBeforeAllIsKnown) {
-  StagingChoice choice;
+  StorePolicy choice;
   const float nothing[] = {0, 0}, half[] = {100, 0}, all[] = {500, 100};
   Writing cached{false, false, true}, streaming{true, true, true};
   choice.Choose(kLong, all);  // the own writes were not timed
@@ -114,7 +114,7 @@ TEST(NothingIsChosenBeforeAllIsKnown) {
 
 TEST(StagingCanBeForced) {
   for (const char* text : {"cached", "streaming"}) {
-    StagingChoice choice;
+    StorePolicy choice;
     choice.Force(ToStagingMode(text));
     bool streaming = kHasStreamingStores && std::string(text) == "streaming";
     for (int i = 0; i < 5000; ++i) {
@@ -135,8 +135,8 @@ TEST(WritingsAreTold) {
     }
   }
   EXPECT_EQ(Writing::Decode(0).streaming, false);  // of a slot that was never written
-  EXPECT_EQ(StagingChoice::KindOf(4095, 1, false), -1);
-  EXPECT_EQ(StagingChoice().Next(-1).streaming, false);
+  EXPECT_EQ(StorePolicy::KindOf(4095, 1, false), -1);
+  EXPECT_EQ(StorePolicy().Next(-1).streaming, false);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@ import ctypes
 
 from smddp_tf._job import basics, native
 from smddp_tf._job.enums import Kind, Memory
-from smddp_tf._job.process_sets import raise_for
+from smddp_tf._job.process_sets import check_status
 
 # smddp_dtype by numpy's names; bfloat16 is that of ml_dtypes.
 DTYPES = {
@@ -62,7 +62,7 @@ class Collective:
 
     def run(self) -> None:
         """JobError or ValueError if it fails."""
-        raise_for(native.core().smddp_run(self._by_reference))
+        check_status(native.core().smddp_run(self._by_reference))
 
     def post(self, done) -> None:
         """Starts it; `done`, of DONE, is called once, on any thread."""

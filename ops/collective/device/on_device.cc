@@ -40,7 +40,8 @@ std::string OnDevice::Cannot(const ChannelResources& resources, const Request& r
   return resources.devices->Cannot(CollectiveOf(request, *resources.topology));
 }
 
-OnDevice::OnDevice(ChannelResources* resources, const Request* request, Staged::MakeHost make_host)
+OnDevice::OnDevice(ChannelResources* resources, const Request* request,
+                   HostCopy::MakeHost make_host)
     : resources_(resources), request_(request), make_host_(std::move(make_host)) {
   bool usable = resources_->devices->state() != DeviceGroup::State::kUnusable;
   if (usable) refusal_ = resources_->devices->Unavailable(request_->device);
@@ -223,7 +224,7 @@ void OnDevice::GiveUp(const std::string& why) {
 
 void OnDevice::Stage() {
   PassTurn();
-  host_ = std::make_unique<Staged>(resources_, request_, make_host_);
+  host_ = std::make_unique<HostCopy>(resources_, request_, make_host_);
   step_ = Step::kStaged;
 }
 

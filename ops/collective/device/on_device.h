@@ -6,9 +6,9 @@
 //   run        enqueued behind the work that computes the inputs; the host does not wait for that,
 //              and the channel goes on to the next operation
 //
-// If some rank cannot, or has joined, all ranks let Staged take the request, or fail where a device
-// group is required. The decisions are the same on all ranks, for each follows from a vote, or from
-// the request alone.
+// If some rank cannot, or has joined, all ranks let HostCopy take the request, or fail where a
+// device group is required. The decisions are the same on all ranks, for each follows from a vote,
+// or from the request alone.
 #pragma once
 
 #include <functional>
@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "collective/collective.h"
+#include "collective/device/host_copy.h"
 #include "collective/device/pending_work.h"
-#include "collective/device/staged.h"
 #include "transport/device_group.h"
 
 namespace smddp {
@@ -28,7 +28,7 @@ class OnDevice : public Collective {
   // Why the request is not for a device group, on any rank; "" if it is.
   static std::string Cannot(const ChannelResources& resources, const Request& request);
 
-  OnDevice(ChannelResources* resources, const Request* request, Staged::MakeHost make_host);
+  OnDevice(ChannelResources* resources, const Request* request, HostCopy::MakeHost make_host);
   ~OnDevice() override;
 
   Progress Advance() override;
@@ -62,7 +62,7 @@ class OnDevice : public Collective {
 
   ChannelResources* resources_;
   const Request* request_;
-  Staged::MakeHost make_host_;
+  HostCopy::MakeHost make_host_;
   Step step_ = Step::kVote;
   Request host_request_;  // of the step's collective on the host
   std::unique_ptr<Collective> host_;

@@ -13,14 +13,14 @@ namespace smddp {
 
 // How a request's operation is computed: the kernel's combine, the scale of the result and, for
 // integers, the exact divisor of an average.
-struct ReducePlan {
+struct ReduceSpec {
   Combine combine = Combine::kSum;
   double scale = 1.0;
   int64_t divisor = 1;
   // Whether a sum over some of the ranks needs the accumulator's type, so that the result is what
   // one node would compute.
   bool partials_are_wide;
-  ReducePlan(const Request& request, int world_size);
+  ReduceSpec(const Request& request, int world_size);
 };
 
 // oneshot: every rank stages its whole payload, and every rank reduces all of it.
@@ -34,7 +34,7 @@ class OneshotAllreduce : public Pipeline {
 
  private:
   SpanList spans_;
-  ReducePlan plan_;
+  ReduceSpec plan_;
   ReduceFn reduce_;
 };
 
@@ -57,7 +57,7 @@ class ShmAllreduce : public Pipeline {
   void ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& base, Out&& out);
 
   SpanList spans_;
-  ReducePlan plan_;
+  ReduceSpec plan_;
   size_t element_;
   size_t chunk_elements_;
 };
@@ -81,9 +81,9 @@ void ShmAllreduce::ReduceOwnShare(size_t i, ReduceFn reduce, const ReduceArgs& b
 }
 
 // handback: shm, whose results return in the slots that the inputs came in.
-class HandbackAllreduce : public ShmAllreduce {
+class TwoRankAllreduce : public ShmAllreduce {
  public:
-  HandbackAllreduce(ChannelResources* resources, const Request* request);
+  TwoRankAllreduce(ChannelResources* resources, const Request* request);
 
  protected:
   bool Combine(size_t i) override;

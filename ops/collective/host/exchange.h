@@ -59,7 +59,7 @@ class ShmReduceScatter : public Pipeline {
   Range Chunk(size_t i, const SpanList& part) const;
   PeerStripes stripes_;
   std::vector<SpanList> parts_;  // by rank: the rows that it will receive, of all tensors
-  ReducePlan plan_;
+  ReduceSpec plan_;
   ReduceFn reduce_;
 };
 

@@ -36,7 +36,7 @@ class HierarchicalReduceScatter : public Pipeline {
   void ReduceBetweenNodes(size_t i);
 
   std::vector<SpanList> parts_;  // by rank: the rows that it will receive, of all tensors
-  ReducePlan plan_;
+  ReduceSpec plan_;
   bool wide_;  // partial sums travel in the accumulator's type
   size_t element_, accum_;
   size_t stripe_;  // bytes of a slot for each rank

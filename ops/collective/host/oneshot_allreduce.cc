@@ -8,7 +8,7 @@
 
 namespace smddp {
 
-ReducePlan::ReducePlan(const Request& request, int world_size) {
+ReduceSpec::ReduceSpec(const Request& request, int world_size) {
   scale = request.prescale * request.postscale;
   bool integer = request.dtype == DType::kInt32 || request.dtype == DType::kInt64 ||
                  request.dtype == DType::kUint8 || request.dtype == DType::kInt8;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "transport/bootstrap/launch.h"
+#include "transport/bootstrap/launcher_env.h"
 
 namespace smddp {
 

@@ -1,4 +1,4 @@
-// The three ops of a gradient plan; see engine/plan_runs.h for their semantics.
+// The three ops of a gradient plan; see engine/bucket_scheduler.h for their semantics.
 //
 // Begin and End are stateful, so they keep program order. The buckets between them are not: each
 // starts when its gradients exist, and overlaps the rest of the backward pass. The run number that

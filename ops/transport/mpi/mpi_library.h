@@ -9,7 +9,7 @@
 #include <string>
 
 #include "core/status.h"
-#include "transport/bootstrap/launch.h"
+#include "transport/bootstrap/launcher_env.h"
 #include "transport/mpi/mpi_calls.h"
 
 namespace smddp {

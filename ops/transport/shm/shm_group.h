@@ -42,7 +42,7 @@ struct alignas(64) ChannelCell {
 static_assert(sizeof(ChannelCell) == 64, "a line of the cache");
 
 constexpr int kWritings = 2;        // through the cache, and past it
-constexpr int kOperationKinds = 4;  // see StagingChoice::KindOf
+constexpr int kOperationKinds = 4;  // see StorePolicy::KindOf
 
 // What reading one peer's slots costs a rank, in nanoseconds per KiB; 0: not measured. Written by
 // the reader, read by the peer. See collective/staging.h.
@@ -59,7 +59,7 @@ struct MismatchReport {
   bool waited;   // it waited for the operation that the first rank has begun, and gave up
 };
 
-// A rank's state in a channel; see engine/cycle.h.
+// A rank's state in a channel; see engine/deadlock_detector.h.
 enum class ChannelState : int { kIdle = 0, kBusy = 1, kStuck = 2 };
 struct alignas(64) ChannelReport {
   std::atomic<ChannelState> state;

@@ -3,12 +3,12 @@
 from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 
 tf = tensorflow()
 
 
-def allgather(tensor, name: str, group: Group, description: str = ""):
+def allgather(tensor, name: str, group: ProcessGroup, description: str = ""):
     """Concatenates the ranks' tensors along the first dimension, which may differ between ranks.
 
     description is what else must be equal on all ranks, a line for each thing.
@@ -23,7 +23,7 @@ def allgather(tensor, name: str, group: Group, description: str = ""):
     return output
 
 
-def _allgather_in_jit(tensor, name: str, group: Group, description: str):
+def _allgather_in_jit(tensor, name: str, group: ProcessGroup, description: str):
     """XLA needs a static result shape, so all ranks' tensors must have the same shape."""
     tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
     shape = tensor.shape.as_list()

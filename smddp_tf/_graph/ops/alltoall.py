@@ -3,12 +3,12 @@
 from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 
 tf = tensorflow()
 
 
-def alltoall(tensor, splits, name: str, group: Group):
+def alltoall(tensor, splits, name: str, group: ProcessGroup):
     """Exchanges rows with all ranks; empty splits mean even ones. Returns (rows, their counts)."""
     if xla.inside_jit():
         if splits.shape.num_elements() != 0:
@@ -24,7 +24,7 @@ def alltoall(tensor, splits, name: str, group: Group):
     return output, received
 
 
-def alltoall_in_jit(tensor, name: str, group: Group):
+def alltoall_in_jit(tensor, name: str, group: ProcessGroup):
     """Exchanges as many rows with each rank; all ranks' tensors must have the same shape."""
     shape = tensor.shape.as_list()
     if shape[0] is not None and shape[0] % group.size:

@@ -3,10 +3,10 @@
 from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import emit_matched
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 
 
-def barrier(name: str, group: Group):
+def barrier(name: str, group: ProcessGroup):
     """Blocks until every rank of the group has arrived."""
     if xla.inside_jit():
         xla.refuse("barrier")

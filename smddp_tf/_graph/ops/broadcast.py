@@ -2,10 +2,12 @@
 
 from smddp_tf._graph import xla
 from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 
 
-def broadcast(tensors: list, root: int, name: str, group: Group, description: str = "") -> list:
+def broadcast(
+    tensors: list, root: int, name: str, group: ProcessGroup, description: str = ""
+) -> list:
     """Copies the root's tensors to every rank of the group; description is allgather()'s."""
     if xla.inside_jit():
         return call_in_jit(

@@ -6,7 +6,7 @@ from smddp_tf._graph.eager_names import attribute_for
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import unique_name
 from smddp_tf._job.enums import Matching
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
@@ -34,12 +34,12 @@ def emit(kind: str, **arguments):
     op = getattr(_ops, f"smddp_{kind}")
     if tf.executing_eagerly() and library.only_cpus():
         return _run(op, arguments)
-    order.keep()
+    order.capture_order_token()
     with library.where_tensors_are():
         return op(**arguments)
 
 
-def emit_matched(kind: str, group: Group, **arguments):
+def emit_matched(kind: str, group: ProcessGroup, **arguments):
     """Emits a collective, in the form that suits the order here. Returns its outputs.
 
     In program order, the op blocks a thread of TensorFlow's until it is done, as do eager ones; in
@@ -81,7 +81,7 @@ def call_in_jit(
     @tf.custom_gradient
     def call(*inputs):
         def gradient(*upstream):
-            with xla.of_jit():
+            with xla.jit_scope():
                 return jit_gradients[kind](list(upstream), **arguments)
 
         return xla.call(kind, list(inputs), **fixed, **(call_arguments or arguments)), gradient

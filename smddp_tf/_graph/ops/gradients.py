@@ -14,7 +14,7 @@ from smddp_tf._graph.ops.alltoall import alltoall, alltoall_in_jit
 from smddp_tf._graph.ops.emit import jit_gradients
 from smddp_tf._graph.ops.reducescatter import reducescatter
 from smddp_tf._job import basics
-from smddp_tf._job.process_sets import Group, group_of
+from smddp_tf._job.process_sets import ProcessGroup, group_of
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf._job.reduction import Reduction
 
@@ -54,7 +54,7 @@ def reduction_of(node) -> Reduction:
     )
 
 
-def _average(name: str, group: Group) -> Reduction:
+def _average(name: str, group: ProcessGroup) -> Reduction:
     return Reduction(Average, name, group)
 
 
@@ -79,7 +79,7 @@ def _(node, *upstream):
     return of_allreduce(list(upstream), reduction_of(node))
 
 
-def _of_broadcast(upstream: list, root: int, name: str, group: Group) -> list:
+def _of_broadcast(upstream: list, root: int, name: str, group: ProcessGroup) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, _average(name + ".grad", group))
     at_root = tf.constant(basics.rank() == root)
@@ -93,7 +93,7 @@ def _(node, *upstream):
     return _of_broadcast(list(upstream), root=node.get_attr("root_rank"), **_common(node))
 
 
-def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
+def _of_allgather_in_jit(upstream: list, name: str, group: ProcessGroup) -> list:
     """This rank's rows of the average of all ranks' gradients, as in Horovod.
 
     A reducescatter's own gradient is not divided by the ranks (see below), but outside of jit this
@@ -104,7 +104,7 @@ def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
     @tf.custom_gradient
     def own_rows(grad):
         def gradient(upstream):
-            with xla.of_jit():
+            with xla.jit_scope():
                 return _of_own_rows(upstream, name, group)
 
         return reducescatter([grad], _average(name, group))[0], gradient
@@ -112,13 +112,13 @@ def _of_allgather_in_jit(upstream: list, name: str, group: Group) -> list:
     return [own_rows(upstream[0])]
 
 
-def _of_own_rows(upstream, name: str, group: Group):
+def _of_own_rows(upstream, name: str, group: ProcessGroup):
     """The average of what is the ranks' rows and zeros elsewhere; its gradient is theirs again."""
 
     @tf.custom_gradient
     def all_rows(rows):
         def gradient(upstream):
-            with xla.of_jit():
+            with xla.jit_scope():
                 return _of_allgather_in_jit([upstream], name, group)[0]
 
         gathered = allgather(rows, name + ".grad", group)
@@ -141,7 +141,7 @@ def _(node, upstream):
     return tf.reshape(own, tf.shape(tensor))
 
 
-def _of_alltoall_in_jit(upstream: list, name: str, group: Group) -> list:
+def _of_alltoall_in_jit(upstream: list, name: str, group: ProcessGroup) -> list:
     """The gradients of received rows go back to their senders."""
     return [alltoall_in_jit(upstream[0], name + ".grad", group)]
 

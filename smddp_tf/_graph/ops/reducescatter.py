@@ -1,7 +1,7 @@
 """Reducescatter of a list of tensors."""
 
 from smddp_tf._graph.ops.emit import emit_reduction
-from smddp_tf._job.process_sets import Group
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduction import Reduction
 
 
@@ -14,12 +14,12 @@ def reducescatter(tensors: list, reduction: Reduction) -> list:
     return outputs
 
 
-def _own_shape(shape, group: Group):
+def _own_shape(shape, group: ProcessGroup):
     """The shape of this rank's part; None if not even the rank is known."""
     return shape.rank and [_own_rows(shape[0], group), *shape.as_list()[1:]]
 
 
-def _own_rows(rows, group: Group):
+def _own_rows(rows, group: ProcessGroup):
     """This rank's number of rows, same as smddp_own_rows(); None if unknown."""
     if rows is None:
         return None

@@ -13,7 +13,7 @@ from tensorflow.python.ops.parallel_for import pfor  # noqa: E402
 
 
 def _emit(loop, inputs) -> list:
-    order.keep()
+    order.capture_order_token()
     dtypes = [output.dtype for output in loop.outputs]
     return list(pfor._create_op(loop.op_type, inputs, dtypes, attrs=loop.op.node_def.attr).outputs)
 

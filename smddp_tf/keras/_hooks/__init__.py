@@ -53,12 +53,12 @@ def _rebuild(function, args, state, distribution):
     optimizer = function(*args)
     if state:
         optimizer.__dict__.update(state)
-    take_saved_passes(_distribution.innermost(optimizer))  # restores the plain name
+    restore_accumulation(_distribution.innermost(optimizer))  # restores the plain name
     attach(optimizer, distribution.shared())
     return optimizer
 
 
-def take_saved_passes(optimizer):
+def restore_accumulation(optimizer):
     """Returns (passes, whether they are averaged) from the optimizer's name; None without a tag.
 
     Removes the tag from the name.

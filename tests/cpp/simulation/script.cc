@@ -301,7 +301,7 @@ void Script::Shutdown() {
   }
 }
 
-// What Farewell looks at, in engine/communicator.cc.
+// What ShutdownWait looks at, in engine/communicator.cc.
 bool Script::HearsOfFailure() {
   const smddp::ShmGroup& shm = *set_->shm();
   smddp::Alarm* alarm = set_->alarm();

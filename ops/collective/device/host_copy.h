@@ -1,4 +1,4 @@
-// Staged: a collective on tensors in the memory of a device, run by a host algorithm on copies in
+// HostCopy: a collective on tensors in the memory of a device, run by a host algorithm on copies in
 // host memory.
 //
 //   copy in    the inputs to the host, once the device has computed them
@@ -20,13 +20,13 @@
 
 namespace smddp {
 
-class Staged : public Collective {
+class HostCopy : public Collective {
  public:
   // Makes the host algorithm for a request on host memory.
   using MakeHost = std::function<std::unique_ptr<Collective>(const Request*)>;
 
-  Staged(ChannelResources* resources, const Request* request, MakeHost make_host);
-  ~Staged() override;
+  HostCopy(ChannelResources* resources, const Request* request, MakeHost make_host);
+  ~HostCopy() override;
 
   Progress Advance() override;
   const Status& status() const override { return status_; }

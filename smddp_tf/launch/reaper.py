@@ -1,6 +1,6 @@
 """Ends what is left of a job on this machine when smddprun is killed, which then cannot.
 
-A program of its own: `keeper.py JOB GRACE`. It waits for the end of its input, which smddprun
+A program of its own: `reaper.py JOB GRACE`. It waits for the end of its input, which smddprun
 holds. The launcher ends with smddprun, and mostly tells its ranks to; those that still run soon
 after get SIGTERM, and those that ignore it are ended GRACE seconds later. They are known by
 SMDDP_LAUNCH_JOB in their environment: who their parent is depends on the launcher.

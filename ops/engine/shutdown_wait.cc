@@ -1,4 +1,4 @@
-#include "engine/farewell.h"
+#include "engine/shutdown_wait.h"
 
 #include <string>
 
@@ -12,7 +12,7 @@ constexpr double kLingerSeconds = 5;
 
 }  // namespace
 
-bool Farewell::Pointless() {
+bool ShutdownWait::Pointless() {
   if (failed_) {
     TellNodes();
     return linger_.Passed();
@@ -43,7 +43,7 @@ bool Farewell::Pointless() {
   return false;
 }
 
-void Farewell::TellNodes() {
+void ShutdownWait::TellNodes() {
   std::string text;
   int code = everybody_.shm()->Failure(&text);
   Alarm* alarm = everybody_.alarm();

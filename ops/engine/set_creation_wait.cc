@@ -1,10 +1,10 @@
-#include "engine/set_meeting.h"
+#include "engine/set_creation_wait.h"
 
 #include "core/c_numbers.h"
 
 namespace smddp {
 
-Status SetMeeting::Problem() const {
+Status SetCreationWait::Problem() const {
   const ShmGroup& shm = *everybody_.shm();
   std::string text;
   int code = shm.Failure(&text);

@@ -1,4 +1,4 @@
-// SetMeeting: how long a rank waits inside MPI for the others when a process set is added.
+// SetCreationWait: how long a rank waits inside MPI for the others when a process set is added.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@
 
 namespace smddp {
 
-class SetMeeting {
+class SetCreationWait {
  public:
-  SetMeeting(const Config& config, const RankSet& everybody, std::string what)
+  SetCreationWait(const Config& config, const RankSet& everybody, std::string what)
       : seconds_(config.timeout_seconds),
         everybody_(everybody),
         what_(std::move(what)),

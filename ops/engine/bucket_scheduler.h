@@ -1,5 +1,5 @@
-// PlanRuns: submits the gradient buckets of a plan in plan order, whatever order TensorFlow runs
-// them in.
+// BucketScheduler: submits the gradient buckets of a plan in plan order, whatever order TensorFlow
+// runs them in.
 //
 // A run is one execution of a plan: Begin, every bucket once, End. Begin numbers the runs in
 // program order, which is the same on all ranks; bucket k of a run enters the channel after bucket
@@ -42,9 +42,9 @@ class EmptyRun {
   std::function<void(const Status&)> done_;
 };
 
-class PlanRuns {
+class BucketScheduler {
  public:
-  explicit PlanRuns(Channel* channel) : channel_(channel) {}
+  explicit BucketScheduler(Channel* channel) : channel_(channel) {}
 
   // Begin and End fail only after Abandon.
   Status Begin(std::shared_ptr<const PlanInfo> info, int64_t* run);

@@ -1,4 +1,4 @@
-#include "transport/bootstrap/launch.h"
+#include "transport/bootstrap/launcher_env.h"
 
 #include <cerrno>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Farewell: how long a rank that is shutting down waits for the others.
+// ShutdownWait: how long a rank that is shutting down waits for the others.
 #pragma once
 
 #include "core/config.h"
@@ -7,9 +7,9 @@
 
 namespace smddp {
 
-class Farewell {
+class ShutdownWait {
  public:
-  Farewell(const Config& config, const RankSet& everybody)
+  ShutdownWait(const Config& config, const RankSet& everybody)
       : seconds_(config.timeout_seconds), everybody_(everybody), deadline_(seconds_) {}
 
   // True a few seconds after a rank has failed, since the ranks will never all arrive. The delay

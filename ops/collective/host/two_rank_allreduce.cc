@@ -14,17 +14,17 @@
 
 namespace smddp {
 
-HandbackAllreduce::HandbackAllreduce(ChannelResources* resources, const Request* request)
+TwoRankAllreduce::TwoRankAllreduce(ChannelResources* resources, const Request* request)
     : ShmAllreduce(resources, request) {
   // Past the cache the lines would not move, but come from memory.
   ChooseNoStaging();
 }
 
-char* HandbackAllreduce::Place(int local_rank, size_t i, int owner) const {
+char* TwoRankAllreduce::Place(int local_rank, size_t i, int owner) const {
   return Slot(local_rank, i) + (Share(i, owner).begin - ChunkBegin(i)) * element_;
 }
 
-bool HandbackAllreduce::Combine(size_t i) {
+bool TwoRankAllreduce::Combine(size_t i) {
   ReduceFn reduce = FindReduce(request_->dtype, plan_.combine, ReduceStage::kFull);
   ReduceArgs base;
   base.scale = plan_.scale;
@@ -45,7 +45,7 @@ bool HandbackAllreduce::Combine(size_t i) {
   return true;
 }
 
-void HandbackAllreduce::Unpack(size_t i, int owner) {
+void TwoRankAllreduce::Unpack(size_t i, int owner) {
   const char* from = Place(shm_->rank(), i, owner);
   spans_.ForEach(Share(i, owner), [&](const char*, char* out, size_t first, size_t n) {
     std::memcpy(out, from + first * element_, n * element_);

@@ -1,4 +1,4 @@
-#include "collective/device/staged.h"
+#include "collective/device/host_copy.h"
 
 #include <numeric>
 #include <string>
@@ -59,13 +59,13 @@ bool InPlace(Kind kind) { return kind == Kind::kAllreduce || kind == Kind::kBroa
 
 }  // namespace
 
-Staged::Staged(ChannelResources* resources, const Request* request, MakeHost make_host)
+HostCopy::HostCopy(ChannelResources* resources, const Request* request, MakeHost make_host)
     : resources_(resources), request_(request), make_host_(std::move(make_host)) {}
 
-Staged::~Staged() { Abort(); }
+HostCopy::~HostCopy() { Abort(); }
 
 // Lays out the host copies: a tensor's input, then its output unless they share their memory.
-void Staged::LayOut() {
+void HostCopy::LayOut() {
   const Topology& topo = *resources_->topology;
   staged_ = *request_;
   staged_.device = nullptr;
@@ -81,7 +81,7 @@ void Staged::LayOut() {
   bytes_ = bytes + kAlign;
 }
 
-Status Staged::Allocate() {
+Status HostCopy::Allocate() {
   Status status = resources_->staging.Get(request_->device, bytes_, &memory_);
   if (!status.ok()) {
     return {status.code(),
@@ -94,7 +94,7 @@ Status Staged::Allocate() {
   return {};
 }
 
-std::vector<DeviceCopy> Staged::Inputs() const {
+std::vector<DeviceCopy> HostCopy::Inputs() const {
   std::vector<DeviceCopy> copies;
   for (size_t i = 0; i < request_->tensors.size(); ++i) {
     size_t bytes = InputBytes(*request_, request_->tensors[i], *resources_->topology);
@@ -104,7 +104,7 @@ std::vector<DeviceCopy> Staged::Inputs() const {
   return copies;
 }
 
-std::vector<DeviceCopy> Staged::Outputs() const {
+std::vector<DeviceCopy> HostCopy::Outputs() const {
   std::vector<DeviceCopy> copies;
   const Topology& topo = *resources_->topology;
   bool root = request_->kind == Kind::kBroadcast && topo.RankOf(request_->root) == topo.rank;
@@ -117,7 +117,7 @@ std::vector<DeviceCopy> Staged::Outputs() const {
   return copies;
 }
 
-Progress Staged::Advance() {
+Progress HostCopy::Advance() {
   if (done_) return Progress::kDone;
   if (copy_ != nullptr) {
     Status copied;
@@ -149,18 +149,18 @@ Progress Staged::Advance() {
   return Progress::kSome;
 }
 
-Progress Staged::Conclude(const Status& status) {
+Progress HostCopy::Conclude(const Status& status) {
   status_ = status;
   done_ = true;
   return Progress::kDone;
 }
 
-std::vector<int> Staged::Missing() const {
+std::vector<int> HostCopy::Missing() const {
   if (host_ != nullptr && copy_ == nullptr) return host_->Missing();
   return {resources_->topology->job_ranks[resources_->topology->rank]};
 }
 
-void Staged::Abort() {
+void HostCopy::Abort() {
   if (host_ != nullptr) host_->Abort();
   if (copy_ == nullptr || copy_->Abandon(kAbortSeconds)) return;
   LogError(request_->Title() + ": the device has not finished its copy " +

@@ -1,4 +1,4 @@
-#include "engine/cycle.h"
+#include "engine/deadlock_detector.h"
 
 #include <algorithm>
 #include <cstring>
@@ -13,7 +13,7 @@ constexpr double kGraceSeconds = 1.0;
 
 }  // namespace
 
-Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
+Status DeadlockDetector::Look(double seconds, Channel* direct, Channel* gradients) {
   if (shm_->size() == 1) return {};
   still_ = Moved() ? 0 : still_ + seconds;
   Channel::Glance glances[kChannels] = {direct->Look(), gradients->Look()};
@@ -35,8 +35,8 @@ Status CycleWatch::Look(double seconds, Channel* direct, Channel* gradients) {
 }
 
 // Determines this rank's state and publishes it to its peers.
-CycleWatch::Own CycleWatch::Report(int index, const Channel::Glance& glance,
-                                   Channel* channel) const {
+DeadlockDetector::Own DeadlockDetector::Report(int index, const Channel::Glance& glance,
+                                               Channel* channel) const {
   Own own;
   if (!glance.idle) own.state = ChannelState::kBusy;
   auto look = [&](Operation* front, const std::vector<int>& missing) {
@@ -56,7 +56,7 @@ CycleWatch::Own CycleWatch::Report(int index, const Channel::Glance& glance,
   return own;
 }
 
-bool CycleWatch::Moved() {
+bool DeadlockDetector::Moved() {
   std::vector<uint64_t> counters;
   for (int p = 0; p < shm_->size(); ++p) {
     for (int index = 0; index < kChannels; ++index) {
@@ -72,7 +72,7 @@ bool CycleWatch::Moved() {
 
 // Returns an error if this rank, stuck in channel `index` waiting for `peer`, and `peer` are
 // deadlocked.
-Status CycleWatch::CycleWith(int peer, int index, const Own& own) const {
+Status DeadlockDetector::CycleWith(int peer, int index, const Own& own) const {
   int other = 1 - index, self = shm_->rank();
   const ChannelReport* reports = shm_->cell(peer).reports;
   if (reports[index].state.load(std::memory_order_acquire) != ChannelState::kIdle ||

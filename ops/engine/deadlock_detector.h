@@ -15,9 +15,9 @@
 
 namespace smddp {
 
-class CycleWatch {
+class DeadlockDetector {
  public:
-  CycleWatch(const Topology* topology, const ShmGroup* shm) : topo_(topology), shm_(shm) {}
+  DeadlockDetector(const Topology* topology, const ShmGroup* shm) : topo_(topology), shm_(shm) {}
 
   // Called periodically by the monitor; `seconds` is the time since the last call. Returns an error
   // once a deadlock is certain.

@@ -1,4 +1,4 @@
-#include "engine/plan_runs.h"
+#include "engine/bucket_scheduler.h"
 
 #include <utility>  // for move
 
@@ -39,7 +39,7 @@ void EmptyRun::WhenDone(std::function<void(const Status&)> done) {
   done(status_);
 }
 
-Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
+Status BucketScheduler::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
   std::vector<std::unique_ptr<Operation>> orphans;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -66,7 +66,7 @@ Status PlanRuns::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id) {
   return {};
 }
 
-void PlanRuns::GiveUp() {
+void BucketScheduler::GiveUp() {
   std::vector<std::unique_ptr<Operation>> orphans;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -75,7 +75,7 @@ void PlanRuns::GiveUp() {
   FailOrphans(orphans);
 }
 
-void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operation) {
+void BucketScheduler::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operation) {
   Status refused;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -101,7 +101,7 @@ void PlanRuns::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> operati
   if (!refused.ok()) operation->done(refused);
 }
 
-void PlanRuns::Release(Run* run, int bucket, std::unique_ptr<Operation> operation) {
+void BucketScheduler::Release(Run* run, int bucket, std::unique_ptr<Operation> operation) {
   Request& request = operation->request;
   request.name = run->info->name;
   request.plan = run->info->fingerprint == 0 ? 1 : run->info->fingerprint;
@@ -114,7 +114,7 @@ void PlanRuns::Release(Run* run, int bucket, std::unique_ptr<Operation> operatio
 }
 
 // Called with the lock held; the caller completes `orphans` after releasing it.
-void PlanRuns::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
+void BucketScheduler::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
   for (Run& run : runs_) {
     if (run.next == static_cast<int>(run.arrived.size())) continue;
     for (auto& operation : run.arrived) {
@@ -128,12 +128,12 @@ void PlanRuns::GiveUpOpen(std::vector<std::unique_ptr<Operation>>* orphans) {
   runs_.clear();
 }
 
-void PlanRuns::SkipRun(int64_t run) {
+void BucketScheduler::SkipRun(int64_t run) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (next_run_ <= run) next_run_ = run + 1;
 }
 
-Status PlanRuns::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
+Status BucketScheduler::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return failure_;
   for (auto run = runs_.begin(); run != runs_.end(); ++run) {
@@ -145,7 +145,7 @@ Status PlanRuns::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
   return {};
 }
 
-void PlanRuns::Abandon(const Status& failure, Endings* endings) {
+void BucketScheduler::Abandon(const Status& failure, Endings* endings) {
   auto runs = std::make_shared<std::deque<Run>>();
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.ok()) failure_ = failure;
@@ -159,7 +159,7 @@ void PlanRuns::Abandon(const Status& failure, Endings* endings) {
   });
 }
 
-double PlanRuns::Inspect(double seconds, std::string* what) {
+double BucketScheduler::Inspect(double seconds, std::string* what) {
   what->clear();
   // Whoever has it may wait for the channel, and its holder be inside MPI.
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
