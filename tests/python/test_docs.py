@@ -174,11 +174,19 @@ def exported(module: str) -> list:
     raise AssertionError(f"{module} has no __all__")
 
 
+# Its page refers to smddp_tf's for the rest, but for names that are other objects here.
+KERAS_NAMES = [
+    name
+    for name in exported("smddp_tf/keras/__init__.py")
+    if name not in smddp_tf.__all__ or name in ("DistributedOptimizer", "elastic")
+]
+
+
 @pytest.mark.parametrize(
     "page, names",
     [
         ("smddp_tf", [name for name in smddp_tf.__all__ if name != "__version__"]),
-        ("keras", exported("smddp_tf/keras/__init__.py")),
+        ("keras", KERAS_NAMES),
         ("callbacks", exported("smddp_tf/keras/callbacks/__init__.py")),
         ("elastic", exported("smddp_tf/keras/elastic/__init__.py")),
     ],
