@@ -5,7 +5,7 @@ Importing this package does not import TensorFlow: names that need it are loaded
 
 import importlib
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smddp_tf._compression import Compression
 from smddp_tf._job.basics import (
@@ -186,7 +186,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
-    def __getattr__(name: str):
+    def __getattr__(name: str) -> Any:
         """Loads names that need TensorFlow on first use."""
         if name in _MODULES:
             return importlib.import_module(f"smddp_tf.{name}")
@@ -201,7 +201,7 @@ if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
         return value
 
 
-def __dir__() -> list:
+def __dir__() -> list[str]:
     # help() loads every listed name, so hide those that need TensorFlow if it is not installed.
     without = set() if importlib.util.find_spec("tensorflow") else set(_NEED_TENSORFLOW)
     return sorted(set(__all__) - without)

@@ -19,7 +19,7 @@ _APPEARS_SECONDS = 120  # for the FIFO of the next epoch
 _BUFFER = 1 << 20
 
 
-def _crc32c_table() -> list:
+def _crc32c_table() -> list[int]:
     table = []
     for byte in range(256):
         value = byte
@@ -62,7 +62,7 @@ class _Source:
         return self._file.readline()
 
 
-def _recordio(source: _Source) -> Iterator:
+def _recordio(source: _Source) -> Iterator[bytes]:
     """MXNet's format: a magic number, a length, the data, and zeros up to a multiple of 4."""
     while header := source.take(8, may_end=True):
         magic, word = struct.unpack("<II", header)
@@ -79,7 +79,7 @@ def _recordio(source: _Source) -> Iterator:
         source.number += 1
 
 
-def _tfrecord(source: _Source) -> Iterator:
+def _tfrecord(source: _Source) -> Iterator[bytes]:
     """TensorFlow's format: length, its checksum, data, their checksum, which is not looked at."""
     while header := source.take(12, may_end=True):
         length, crc = struct.unpack("<QI", header)
@@ -90,15 +90,19 @@ def _tfrecord(source: _Source) -> Iterator:
         source.number += 1
 
 
-def _lines(source: _Source) -> Iterator:
+def _lines(source: _Source) -> Iterator[bytes]:
     while line := source.line():
         yield line.removesuffix(b"\n").removesuffix(b"\r")
 
 
-_KINDS: dict = {"recordio": _recordio, "tfrecord": _tfrecord, "lines": _lines}
+_KINDS: dict[str, Callable[[_Source], Iterator[bytes]]] = {
+    "recordio": _recordio,
+    "tfrecord": _tfrecord,
+    "lines": _lines,
+}
 
 
-def read(path: str | os.PathLike, kind: str) -> Iterator:
+def read(path: str | os.PathLike[str], kind: str) -> Iterator[bytes]:
     """The records of a file or FIFO, as bytes.
 
     Args:
@@ -112,7 +116,7 @@ def read(path: str | os.PathLike, kind: str) -> Iterator:
         yield from _reader(kind)(_Source(file, os.fspath(path)))
 
 
-def _reader(kind: str) -> Callable:
+def _reader(kind: str) -> Callable[[_Source], Iterator[bytes]]:
     if kind not in _KINDS:
         raise ValueError(f"kind={kind!r}; it takes one of {', '.join(_KINDS)}")
     return _KINDS[kind]
@@ -125,19 +129,19 @@ class Stream:
     `from_generator(stream, output_signature=tf.TensorSpec([], tf.string))`.
     """
 
-    def __init__(self, channel: str | os.PathLike, kind: str, piped: bool) -> None:
+    def __init__(self, channel: str | os.PathLike[str], kind: str, piped: bool) -> None:
         """channel: its folder; in pipe mode FIFOs beside it, named folder_0, folder_1 and so on."""
         self._channel, self._kind, self._piped = pathlib.Path(channel), kind, piped
         self._epoch = 0
         _reader(kind)
 
-    def __call__(self) -> Iterator:
+    def __call__(self) -> Iterator[bytes]:
         if not self._piped:
             return self._of_files()
         epoch, self._epoch = self._epoch, self._epoch + 1
         return self._of_pipe(pathlib.Path(f"{self._channel}_{epoch}"))
 
-    def _of_pipe(self, path: pathlib.Path) -> Iterator:
+    def _of_pipe(self, path: pathlib.Path) -> Iterator[bytes]:
         deadline = time.monotonic() + _APPEARS_SECONDS
         while not path.exists():
             if time.monotonic() > deadline:
@@ -150,7 +154,7 @@ class Stream:
             raise ValueError(f"{path} is no FIFO, which pipe mode has")
         yield from read(path, self._kind)
 
-    def _of_files(self) -> Iterator:
+    def _of_files(self) -> Iterator[bytes]:
         files = sorted(path for path in self._channel.rglob("*") if path.is_file())
         if not files:
             raise FileNotFoundError(f"no files in {self._channel}")

@@ -46,17 +46,17 @@ class Job:
 
     inside: bool = False
     channels: Mapping[str, pathlib.Path] = dataclasses.field(default_factory=dict)
-    inputs: Mapping[str, Mapping] = dataclasses.field(default_factory=dict)
+    inputs: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     model_dir: pathlib.Path = pathlib.Path("model")
     output_dir: pathlib.Path = pathlib.Path("output")
     checkpoint_dir: pathlib.Path = pathlib.Path("checkpoints")
     hyperparameters: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    hosts: tuple = ("localhost",)
+    hosts: tuple[str, ...] = ("localhost",)
     current_host: str = "localhost"
     gpus: int = 0
     interface: str = ""
 
-    def channel(self, name: str, default: str | os.PathLike | None = None) -> pathlib.Path:
+    def channel(self, name: str, default: str | os.PathLike[str] | None = None) -> pathlib.Path:
         """The folder of a channel; outside of SageMaker, or without that channel, the default.
 
         Raises:
@@ -72,7 +72,7 @@ class Job:
         return pathlib.Path(default)
 
     def records(
-        self, name: str, kind: str = "tfrecord", default: str | os.PathLike | None = None
+        self, name: str, kind: str = "tfrecord", default: str | os.PathLike[str] | None = None
     ) -> Stream:
         """A channel's records, as bytes, however it is delivered.
 
@@ -93,7 +93,7 @@ class Job:
         return Stream(self.channel(name, default), kind, piped=mode == "Pipe")
 
 
-def _json(environment: Mapping[str, str], name: str, otherwise, kind: type):
+def _json(environment: Mapping[str, str], name: str, otherwise: Any, kind: type) -> Any:
     """A variable's JSON of that kind."""
     text = environment.get(name, "")
     if not text:
@@ -170,6 +170,6 @@ def log_metrics(**metrics: float) -> None:
         )
 
 
-def metric_definitions(*names: str) -> list:
+def metric_definitions(*names: str) -> list[dict[str, str]]:
     """What an estimator takes as metric_definitions= for the metrics that log_metrics() prints."""
     return [{"Name": name, "Regex": rf"\b{re.escape(name)}=([^;]+);"} for name in names]

@@ -11,9 +11,10 @@ import pathlib
 import re
 import statistics
 import sys
+from typing import Any
 
 
-def read(path: str | os.PathLike) -> list:
+def read(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Reads the events of a file, which may be truncated anywhere if the rank was killed."""
     text = pathlib.Path(path).read_text().rstrip().removesuffix("]").rstrip()
     while text:
@@ -24,7 +25,7 @@ def read(path: str | os.PathLike) -> list:
     raise ValueError(f"{path} holds no trace")
 
 
-def collectives(events: list) -> dict:
+def collectives(events: list[dict[str, Any]]) -> dict[Any, Any]:
     """Maps (track, sequence) to each collective's event, with its time waiting for peers added."""
     waited = {
         (event["tid"], event["ts"]): event["dur"]
@@ -41,7 +42,7 @@ def collectives(events: list) -> dict:
     }
 
 
-def clock_offsets(by_rank: dict) -> dict:
+def clock_offsets(by_rank: dict[int, Any]) -> dict[int, float]:
     """Microseconds to add to each rank's times to put them on the first rank's clock.
 
     Estimated from the ends of collectives, which are nearly simultaneous on all ranks.
@@ -55,11 +56,11 @@ def clock_offsets(by_rank: dict) -> dict:
     return offsets
 
 
-def _end(event) -> float:
+def _end(event: dict[str, Any]) -> float:
     return event["ts"] + event["dur"]
 
 
-def waits(by_rank: dict, offsets: dict) -> list:
+def waits(by_rank: dict[int, Any], offsets: dict[int, float]) -> list[Any]:
     """Finds who was waited for in each collective: the last rank to be ready for it.
 
     Returns (microseconds waited by all others, rank waited for, title, sequence), longest first.
@@ -81,7 +82,7 @@ def waits(by_rank: dict, offsets: dict) -> list:
     return sorted(found, reverse=True)
 
 
-def report(by_rank: dict, offsets: dict) -> list:
+def report(by_rank: dict[int, Any], offsets: dict[int, float]) -> list[str]:
     """The lines of the printed report."""
     found = waits(by_rank, offsets)
     lines = [f"{len(found)} collectives of {len(by_rank)} ranks", "", "waited for:"]
@@ -99,7 +100,7 @@ def report(by_rank: dict, offsets: dict) -> list:
     return lines
 
 
-def merged(events_by_rank: dict, offsets: dict) -> list:
+def merged(events_by_rank: dict[int, Any], offsets: dict[int, float]) -> list[Any]:
     """The events of all ranks, on the first rank's clock."""
     joined = []
     for rank, events in events_by_rank.items():
@@ -113,13 +114,13 @@ def merged(events_by_rank: dict, offsets: dict) -> list:
     return joined
 
 
-def steps(by_rank: dict, offsets: dict) -> dict:
+def steps(by_rank: dict[int, Any], offsets: dict[int, float]) -> dict[Any, Any]:
     """The gradient buckets of each step on all ranks: step -> rows sorted by rank and bucket.
 
     A row is a dict of rank, bucket and times in microseconds on the first rank's clock: "ready"
     (its gradients exist), "began", "met" (all ranks have arrived) and "done".
     """
-    found: dict = {}
+    found: dict[Any, Any] = {}
     for rank, own in by_rank.items():
         for event in own.values():
             match = re.search(r"bucket (\d+) of .*\(step (\d+)\)", event["name"])
@@ -141,13 +142,13 @@ def steps(by_rank: dict, offsets: dict) -> dict:
     }
 
 
-def hidden_share(rows: list) -> float:
+def hidden_share(rows: list[dict[str, Any]]) -> float:
     """The fraction of a step's reduction time that overlapped the backward pass, from 0 to 1.
 
     Args:
       rows: a step's rows from steps(). A rank's buckets run one after another.
     """
-    computed: dict = {}  # rank -> when its last gradient was computed
+    computed: dict[Any, Any] = {}  # rank -> when its last gradient was computed
     for row in rows:
         computed[row["rank"]] = max(row["ready"], computed.get(row["rank"], row["ready"]))
     total = sum(row["done"] - row["began"] for row in rows)
@@ -164,10 +165,10 @@ _COLOURS = {
 }
 
 
-def _bars(rows: list) -> list:
+def _bars(rows: list[dict[str, Any]]) -> list[Any]:
     """The bars from top to bottom, as (label, [(colour, begin, end)])."""
     backward, queued, waiting, moving = _COLOURS.values()
-    bars: list = []
+    bars: list[Any] = []
     for rank in sorted({row["rank"] for row in rows}):
         own = [row for row in rows if row["rank"] == rank]
         ready = [row["ready"] for row in own]
@@ -182,7 +183,12 @@ def _bars(rows: list) -> list:
     return bars
 
 
-def plot(by_rank: dict, offsets: dict, step: int | None, path: str | os.PathLike) -> None:
+def plot(
+    by_rank: dict[int, Any],
+    offsets: dict[int, float],
+    step: int | None,
+    path: str | os.PathLike[str],
+) -> None:
     """Plots a step: each rank's backward pass, and the phases of its gradient buckets.
 
     Args:

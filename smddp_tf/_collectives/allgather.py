@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, resolve_name, tensor_of
 from smddp_tf._graph import ops
@@ -49,7 +50,7 @@ def allgather(
     return _allgather(tensor, name, group)
 
 
-def _allgather(tensor, name, group: ProcessGroup, description: str = ""):
+def _allgather(tensor: Tensor, name: Any, group: ProcessGroup, description: str = "") -> Tensor:
     """allgather(); description is what ranks compare besides the tensor."""
     tensor = tensor_of(tensor, "allgather")
     check_dtype(tensor, MOVABLE, "allgather")

@@ -127,7 +127,9 @@ def grouped_allreduce(
     return _reduce(tensors, reduction, alone, keys)
 
 
-def _reduce(values: list, reduction: Reduction, alone: list, keys: list) -> list:
+def _reduce(
+    values: list[Any], reduction: Reduction, alone: list[Any], keys: list[Any]
+) -> list[Any]:
     """Reduces what a script gave: slices, tensors, or what can be one."""
     tensors = []
     for value in values:

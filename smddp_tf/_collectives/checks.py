@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import operator
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import given_name, site_name
 from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessGroup, global_process_set
+from smddp_tf._job.process_sets import ProcessGroup, ProcessSet, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._types import Tensor
 
 tf = tensorflow()
 
@@ -19,7 +21,7 @@ MOVABLE = (*REDUCIBLE, "bool", "int16", "uint16")
 _UNGROUPED = ("broadcast", "alltoall")  # those that take one tensor only
 
 
-def resolve_op(average, op) -> ReduceOp:
+def resolve_op(average: Any, op: Any) -> ReduceOp:
     """Resolves Horovod's old `average` and new `op` argument to a ReduceOp.
 
     Raises:
@@ -42,7 +44,7 @@ def resolve_op(average, op) -> ReduceOp:
         raise ValueError(f"op={op!r} is unknown; use one of {names}") from None
 
 
-def check_dtype(tensor, accepted, what: str) -> None:
+def check_dtype(tensor: Tensor, accepted: Sequence[str], what: str) -> None:
     """Rejects an unsupported dtype.
 
     Raises:
@@ -55,7 +57,7 @@ def check_dtype(tensor, accepted, what: str) -> None:
         )
 
 
-def integer(name: str, value) -> int:
+def integer(name: str, value: Any) -> int:
     """The value of an integer argument.
 
     Raises:
@@ -68,7 +70,7 @@ def integer(name: str, value) -> int:
         raise TypeError(f"{name}={value!r} is not a whole number") from None
 
 
-def resolve_name(name, kind: str, group: ProcessGroup) -> str:
+def resolve_name(name: Any, kind: str, group: ProcessGroup) -> str:
     """The collective's name: the given one, or by default its kind and call site.
 
     Raises:
@@ -79,7 +81,7 @@ def resolve_name(name, kind: str, group: ProcessGroup) -> str:
     return given_name(name, group) if name else site_name(kind, group)
 
 
-def tensor_of(value, what: str):
+def tensor_of(value: Any, what: str) -> Tensor:
     """The value as a tensor.
 
     Raises:
@@ -102,7 +104,7 @@ def tensor_of(value, what: str):
         ) from error
 
 
-def list_of(values, what: str, items: str) -> list:
+def list_of(values: Any, what: str, items: str) -> list[Any]:
     """The values as a list.
 
     Raises:
@@ -116,7 +118,7 @@ def list_of(values, what: str, items: str) -> list:
     raise TypeError(f"{what} takes a list of {items}, not {type(values).__name__}; give {hint}")
 
 
-def check_devices(**devices) -> None:
+def check_devices(**devices: Any) -> None:
     """Checks arguments that have no effect here.
 
     Raises:
@@ -130,14 +132,14 @@ def check_devices(**devices) -> None:
             )
 
 
-def ignore_devices(**devices) -> None:
+def ignore_devices(**devices: Any) -> None:
     """Warns about arguments that have no effect here. Raises what check_devices() raises."""
     check_devices(**devices)
     if any(devices.values()):
         warnings.warn("device_dense and device_sparse have no effect", stacklevel=3)
 
 
-def check_root(root_rank: int, process_set=global_process_set) -> int:
+def check_root(root_rank: int, process_set: ProcessSet = global_process_set) -> int:
     """Rejects a root, numbered in the job, that is not in the process set.
 
     Raises:

@@ -19,7 +19,7 @@ from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_pro
 tf = tensorflow()
 
 
-def pickled(obj) -> tuple:
+def pickled(obj: Any) -> tuple[Any, ...]:
     """Returns (pickle, True), or (the reason why obj cannot be pickled, False).
 
     Falls back to cloudpickle, if installed, for lambdas and local classes. cloudpickle is not the
@@ -40,7 +40,7 @@ def pickled(obj) -> tuple:
         return f"{type(error).__name__}: {error}".encode(), False
 
 
-def _refuse_unpickled(reasons: dict) -> None:
+def _refuse_unpickled(reasons: dict[Any, Any]) -> None:
     """Raises on all ranks if any rank's object could not be pickled."""
     if reasons:
         text = "; ".join(f"rank {rank}: {reason.decode()}" for rank, reason in reasons.items())
@@ -130,7 +130,7 @@ def broadcast_object_fn(
       [1, 2]
     """
 
-    def call(obj):
+    def call(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
 
     return call

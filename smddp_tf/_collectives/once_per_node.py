@@ -11,7 +11,9 @@ from smddp_tf._job import basics
 from smddp_tf._job.process_sets import check_process_set, global_process_set
 
 
-def once_per_node(function: Callable, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
+def once_per_node(
+    function: Callable[..., Any], *args: Any, name: str | None = None, **kwargs: Any
+) -> Any:
     """Calls ``function(*args, **kwargs)`` on the first rank of each node; the others wait for it.
 
     All ranks of the job call this. It is for what a node needs once, such as downloading or

@@ -68,7 +68,7 @@ def grouped_reducescatter(
     return reduce_tensors(tensors, reduction, alone, alone, emit_by_dtype(ops.reducescatter))
 
 
-def _check_scatter(tensor):
+def _check_scatter(tensor: Tensor) -> Tensor:
     if isinstance(tensor, tf.IndexedSlices):
         raise NotImplementedError("reducescatter takes dense tensors; use allreduce for slices")
     if isinstance(tensor, numbers.Number):

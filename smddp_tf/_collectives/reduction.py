@@ -7,6 +7,7 @@ combines itself, are gathered one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from smddp_tf._collectives.checks import resolve_name
 from smddp_tf._collectives.scaling import factor, factors_text, reduce_with_unfused_scaling, scaled
@@ -15,14 +16,17 @@ from smddp_tf._compression import Compression, check_compressor, describe
 from smddp_tf._compression.adasum import adasum
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import check_process_set
+from smddp_tf._job.process_sets import ProcessSet, check_process_set
 from smddp_tf._job.reduce_op import Adasum, Average, Sum
 from smddp_tf._job.reduction import Reduction
+from smddp_tf._types import Compressor, Tensor
 
 tf = tensorflow()
 
 
-def resolve_reduction(kind: str, op, factors, compression, name, process_set) -> Reduction:
+def resolve_reduction(
+    kind: str, op: Any, factors: Any, compression: Compressor, name: Any, process_set: ProcessSet
+) -> Reduction:
     """Checks the arguments of a collective and makes a Reduction of them.
 
     Args:
@@ -43,7 +47,7 @@ def resolve_reduction(kind: str, op, factors, compression, name, process_set) ->
     return Reduction(op, resolve_name(name, kind, group), group, prescale, postscale, compression)
 
 
-def is_dense(tensor) -> bool:
+def is_dense(tensor: Tensor) -> bool:
     """Whether it is neither None nor tf.IndexedSlices."""
     return tensor is not None and not isinstance(tensor, tf.IndexedSlices)
 
@@ -54,12 +58,12 @@ def needs_gather(reduction: Reduction) -> bool:
 
 
 def reduce_tensors(
-    tensors: Sequence,
+    tensors: Sequence[Any],
     reduction: Reduction,
     alone: Sequence[Reduction],
-    keys: Sequence,
-    emit: Callable[[list, Reduction], list],
-) -> list:
+    keys: Sequence[Any],
+    emit: Callable[[list[Tensor], Reduction], list[Tensor]],
+) -> list[Any]:
     """Reduces tensors over the ranks of a reduction.
 
     Args:
@@ -93,29 +97,31 @@ def reduce_tensors(
     return results
 
 
-def by_dtype(tensors: Sequence) -> list:
+def by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The indices of the dense tensors, a list for each dtype, in the order of first use."""
-    found: dict = {}
+    found: dict[Any, Any] = {}
     for i, tensor in enumerate(tensors):
         if is_dense(tensor):
             found.setdefault(tensor.dtype.base_dtype, []).append(i)
     return list(found.values())
 
 
-def _places_text(indices: list, count: int) -> str:
+def _places_text(indices: list[int], count: int) -> str:
     """Which tensors of a list one op reduces, for the ranks to compare; "" for all of them."""
     return "" if len(indices) == count else f"places {indices} of a list of {count}"
 
 
-def _compressor_text(compression) -> str:
+def _compressor_text(compression: Compressor) -> str:
     """A compressor, for the ranks to compare; "" for none."""
     return "" if compression is Compression.none else f"compression={describe(compression)}"
 
 
-def emit_by_dtype(op: Callable[[list, Reduction], list]) -> Callable[[list, Reduction], list]:
+def emit_by_dtype(
+    op: Callable[[list[Tensor], Reduction], list[Tensor]],
+) -> Callable[[list[Tensor], Reduction], list[Tensor]]:
     """Makes an emit for reduce_tensors() of an op: one op for the tensors of each dtype."""
 
-    def emit(tensors: list, reduction: Reduction) -> list:
+    def emit(tensors: list[Tensor], reduction: Reduction) -> list[Tensor]:
         results = list(tensors)
         reduction = reduction.comparing(_compressor_text(reduction.compression))
         for indices in by_dtype(tensors):
@@ -129,7 +135,7 @@ def emit_by_dtype(op: Callable[[list, Reduction], list]) -> Callable[[list, Redu
     return emit
 
 
-def allreduce_by_dtype(tensors: list, reduction: Reduction) -> list:
+def allreduce_by_dtype(tensors: list[Tensor], reduction: Reduction) -> list[Tensor]:
     """Reduces the dense tensors of a list with one op per dtype; returns the others."""
     if reduction.group.size > 1:
         return emit_by_dtype(ops.allreduce)(tensors, reduction)
@@ -141,12 +147,12 @@ def allreduce_by_dtype(tensors: list, reduction: Reduction) -> list:
     ]
 
 
-def _gatherer(reduction: Reduction):
+def _gatherer(reduction: Reduction) -> Callable[[Tensor], Tensor]:
     """Returns a function that stacks all ranks' tensors along a new first dimension."""
     calls = iter(range(1 << 30))
     group = reduction.group
 
-    def gather(tensor):
+    def gather(tensor: Tensor) -> Tensor:
         name = f"{reduction.name}.{next(calls)}"
         gathered = ops.allgather(tensor[tf.newaxis], name, group, reduction.compared)
         gathered.set_shape([group.size, *tensor.shape.as_list()])
@@ -155,7 +161,7 @@ def _gatherer(reduction: Reduction):
     return gather
 
 
-def gather_and_combine(tensor, reduction: Reduction, key):
+def gather_and_combine(tensor: Tensor, reduction: Reduction, key: Any) -> Any:
     """Reduces one tensor, or slices, with Adasum or with a compressor that has reduce().
 
     Each rank combines by itself what all have gathered, so with that they compare how.
@@ -175,13 +181,13 @@ def gather_and_combine(tensor, reduction: Reduction, key):
     return scaled(result, reduction.postscale)
 
 
-def _how_text(tensor, reduction: Reduction) -> str:
+def _how_text(tensor: Tensor, reduction: Reduction) -> str:
     """What each rank does by itself with what was gathered, for the ranks to compare."""
     dtype, compression = tensor.dtype.base_dtype.name, describe(reduction.compression)
     return f"{dtype} op={reduction.op} compression={compression}"
 
 
-def _compressed(tensor, reduction: Reduction, key):
+def _compressed(tensor: Tensor, reduction: Reduction, key: Any) -> Tensor:
     op = reduction.op
     if op not in (Average, Sum):
         raise ValueError(f"this compression takes op=Average or Sum, not {op}")
@@ -196,14 +202,14 @@ def _compressed(tensor, reduction: Reduction, key):
     return reduction.compression.reduce(tensor, op == Average, key, gather)
 
 
-def _adasum(tensor, reduction: Reduction, key):
+def _adasum(tensor: Tensor, reduction: Reduction, key: Any) -> Tensor:
     del key
     if not tensor.dtype.is_floating:
         raise TypeError(f"Adasum takes floating-point tensors, not {tensor.dtype.name}")
     name, group = reduction.name, reduction.group
     gather = _gatherer(reduction.comparing(_how_text(tensor, reduction)))
 
-    def agree(products):
+    def agree(products: Tensor) -> Tensor:
         return ops.broadcast([products], group.ranks[0], f"{name}.products", group)[0]
 
     packed, context = reduction.compression.compress(tensor)

@@ -1,17 +1,20 @@
 """Pre- and postscaling that the engine does not fuse into the reduction."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.reduce_op import Average, Sum
 from smddp_tf._job.reduction import Reduction
+from smddp_tf._types import Tensor
 
 tf = tensorflow()
 
 
-def factor(value) -> float:
+def factor(value: Any) -> float:
     """A scale factor as a Python number.
 
     Raises:
@@ -28,7 +31,7 @@ def factor(value) -> float:
     return number
 
 
-def _of_integers(factor: float, dtype) -> float:
+def _of_integers(factor: float, dtype: Any) -> float:
     """A factor of integers, rounded to float32 as by Horovod: truncation shows the difference.
 
     Raises:
@@ -43,7 +46,7 @@ def _of_integers(factor: float, dtype) -> float:
     return rounded
 
 
-def scaled(tensor, factor: float):
+def scaled(tensor: Tensor, factor: float) -> Tensor:
     """The tensor times a number; integers are multiplied as float64 and truncated."""
     if factor == 1.0:
         return tensor
@@ -60,7 +63,11 @@ def factors_text(prescale: float, postscale: float) -> str:
     return f"prescale_factor={prescale} postscale_factor={postscale}"
 
 
-def reduce_with_unfused_scaling(op, tensors: list, reduction: Reduction) -> list:
+def reduce_with_unfused_scaling(
+    op: Callable[[list[Tensor], Reduction], list[Tensor]],
+    tensors: list[Tensor],
+    reduction: Reduction,
+) -> list[Tensor]:
     """Reduces tensors of one dtype, scaling separately where the engine cannot fuse it.
 
     Integers are scaled and truncated on each rank before and after the sum, as Horovod does; the

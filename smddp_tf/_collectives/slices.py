@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
 from smddp_tf._graph import ops, xla
@@ -13,7 +14,7 @@ from smddp_tf._job.reduction import Reduction
 tf = tensorflow()
 
 
-def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
+def gathers_in_jit(slices: Any, ranks: int, table_rows: int | None = None) -> bool:
     """Whether these slices are gathered inside jit; otherwise the dense table is reduced.
 
     Gathering needs a static number of rows, and is chosen if it moves less than the table.
@@ -30,7 +31,7 @@ def gathers_in_jit(slices, ranks: int, table_rows=None) -> bool:
     return rows is not None and (table_rows is None or ranks * rows < table_rows)
 
 
-def _allreduce_table(slices, reduction: Reduction):
+def _allreduce_table(slices: Any, reduction: Reduction) -> Any:
     """Reduces the slices as a dense table; returns slices with every row of it."""
     if slices.dense_shape is None:
         xla.refuse(
@@ -48,13 +49,13 @@ def _allreduce_table(slices, reduction: Reduction):
     return _averaged(result, reduction.group.size) if divides else result
 
 
-def _averaged(slices, ranks: int):
+def _averaged(slices: Any, ranks: int) -> Any:
     """The slices divided by the number of ranks; integers become floats."""
     values = slices.values / tf.cast(ranks, slices.dtype)
     return tf.IndexedSlices(values, slices.indices, dense_shape=slices.dense_shape)
 
 
-def _for_reduction(values, ranks: int):
+def _for_reduction(values: Any, ranks: int) -> Any:
     """The values, with a gradient that makes that of their allgather one of their allreduce.
 
     allgather's is the average of what the ranks' gradients are for its rows, where that of a sum is
@@ -62,20 +63,20 @@ def _for_reduction(values, ranks: int):
     """
 
     @tf.custom_gradient
-    def identity(values):
+    def identity(values: Any) -> Any:
         return tf.identity(values), lambda upstream: upstream * tf.cast(ranks, upstream.dtype)
 
     return identity(values)
 
 
-def _text(slices, op: int) -> str:
+def _text(slices: Any, op: int) -> str:
     """What ranks compare besides the rows: each makes the result by itself."""
     table = None if slices.dense_shape is None else tf.get_static_value(slices.dense_shape)
     shape = "unknown" if table is None else [int(dim) for dim in table]
     return f"rows of tf.IndexedSlices op={ReduceOp(op)} dense_shape={shape}"
 
 
-def allreduce_slices(slices, reduction: Reduction):
+def allreduce_slices(slices: Any, reduction: Reduction) -> Any:
     """Reduces tf.IndexedSlices by gathering the rows and indices of all ranks.
 
     Averages of integers are floats, as in Horovod: those of 8 bits float32, others float64.

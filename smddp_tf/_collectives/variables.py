@@ -14,16 +14,16 @@ from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.order import in_session
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import Variable
+from smddp_tf._types import Tensor, Variable
 
 tf = tensorflow()
 
 
-def _as_bits(dtype):
+def _as_bits(dtype: Any) -> tuple[Any, Any]:
     return lambda value: tf.bitcast(value, dtype), tf.bitcast
 
 
-def _as_numbers(dtype):
+def _as_numbers(dtype: Any) -> tuple[Any, Any]:
     return lambda value: tf.cast(value, dtype), tf.cast
 
 
@@ -50,11 +50,11 @@ _CARRIED = {
 }
 
 
-def _dtype_of(variable) -> str:
+def _dtype_of(variable: Variable) -> str:
     return tf.as_dtype(variable.dtype).base_dtype.name
 
 
-def _payload(variable):
+def _payload(variable: Variable) -> Tensor:
     """The variable's value, in a dtype that the engine supports."""
     tensor, name = tf.convert_to_tensor(variable), _dtype_of(variable)
     if name in _CARRIED:
@@ -68,13 +68,13 @@ def _payload(variable):
     return tensor
 
 
-def _value(received, variable):
+def _value(received: Tensor, variable: Variable) -> Tensor:
     """The value that another rank's _payload() tells."""
     name = _dtype_of(variable)
     return _CARRIED[name][1](received, name) if name in _CARRIED else received
 
 
-def is_movable(variable) -> bool:
+def is_movable(variable: Variable) -> bool:
     """Whether its dtype can be sent."""
     name = _dtype_of(variable)
     return name in MOVABLE or name in _CARRIED or name == "string"
@@ -89,7 +89,7 @@ def seed_of_rank(seed: int, rank: int) -> int:
     return (seed + rank * _SEED_STEP % (1 << 30)) % (1 << 31)
 
 
-def is_seed(variable) -> bool:
+def is_seed(variable: Variable) -> bool:
     """Whether the variable is the state of a Keras 3 or TensorFlow random generator."""
     name = (getattr(variable, "path", None) or variable.name).split("/")[-1].split(":")[0]
     return name.startswith(("seed_generator_state", "StateVar")) and variable.dtype in _SEED_DTYPES
@@ -98,7 +98,7 @@ def is_seed(variable) -> bool:
 _SEED_DTYPES = ("int32", "uint32", "int64", tf.int32, tf.uint32, tf.int64)
 
 
-def _own_seed(variable, state, root_rank: int):
+def _own_seed(variable: Variable, state: Any, root_rank: int) -> Tensor:
     """The root's generator state with a rank-dependent seed; the root's own is unchanged."""
     distance = (basics.rank() - root_rank) % basics.size()
     keras3 = "seed_generator_state" in variable.name
@@ -107,7 +107,7 @@ def _own_seed(variable, state, root_rank: int):
     return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
 
 
-def checked(variables) -> list:
+def checked(variables: Any) -> list[Variable]:
     """The variables as a list.
 
     Raises:

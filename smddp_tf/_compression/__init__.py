@@ -6,9 +6,12 @@ compressed form cannot be summed instead has reduce(tensor, average, key, gather
 the whole reduction.
 """
 
+from typing import Any
+
 from smddp_tf._compression.casts import BF16Compressor, FP16Compressor
 from smddp_tf._compression.int8 import Int8Compressor
 from smddp_tf._compression.topk import TopKCompressor
+from smddp_tf._types import Compressor, Tensor
 
 
 class NoneCompressor:
@@ -17,25 +20,25 @@ class NoneCompressor:
     name = "none"
 
     @staticmethod
-    def compress(tensor):
+    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns (tensor, context)."""
         return tensor, None
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: Any) -> Tensor:
         """Returns the tensor unchanged."""
         del context
         return tensor
 
 
-def describe(compression) -> str:
+def describe(compression: Compressor) -> str:
     """A compressor as ranks compare it: the name of its class, and its ratio if it has one."""
     kind = compression if isinstance(compression, type) else type(compression)
     ratio = getattr(compression, "ratio", None)
     return kind.__name__ + ("" if ratio is None else f"({ratio})")
 
 
-def check_compressor(compression) -> None:
+def check_compressor(compression: Any) -> None:
     """Raises ValueError unless the argument has the interface of a compressor."""
     if compression is TopKCompressor:
         raise ValueError(

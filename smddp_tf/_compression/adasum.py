@@ -6,10 +6,13 @@ parallel ones averaged. More than two are combined in a binary tree over the ran
 an odd count the last one is passed on unchanged, so any number of ranks is supported.
 """
 
+from collections.abc import Callable
+
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._types import Tensor
 
 
-def adasum(parts, agree):
+def adasum(parts: Tensor, agree: Callable[[Tensor], Tensor]) -> Tensor:
     """Combines the ranks' tensors.
 
     Args:
@@ -43,7 +46,7 @@ def adasum(parts, agree):
     return tf.cast(level[0], parts.dtype)
 
 
-def _products(a, b):
+def _products(a: Tensor, b: Tensor) -> Tensor:
     tf = tensorflow()
     a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
     return tf.stack([tf.reduce_sum(a * b), tf.reduce_sum(a * a), tf.reduce_sum(b * b)])

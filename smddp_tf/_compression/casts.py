@@ -1,6 +1,9 @@
 """Compression to 16-bit floats."""
 
+from typing import Any
+
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._types import Tensor
 
 
 class _CastCompressor:
@@ -9,7 +12,7 @@ class _CastCompressor:
     name = ""
 
     @classmethod
-    def compress(cls, tensor):
+    def compress(cls, tensor: Tensor) -> tuple[Tensor, Any]:
         """Returns (16-bit tensor, dtype to restore)."""
         tf = tensorflow()
         if tensor.dtype in (tf.float32, tf.float64):
@@ -17,7 +20,7 @@ class _CastCompressor:
         return tensor, None
 
     @staticmethod
-    def decompress(tensor, context):
+    def decompress(tensor: Tensor, context: Any) -> Tensor:
         """Returns the tensor, cast back to the original dtype."""
         return tensor if context is None else tensorflow().cast(tensor, context)
 

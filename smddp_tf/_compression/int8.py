@@ -1,6 +1,10 @@
 """Compression to 8 bits per element, with a scale per chunk."""
 
+from collections.abc import Callable
+from typing import Any
+
 from smddp_tf._graph.framework import ops_of
+from smddp_tf._types import Tensor
 
 
 class Int8Compressor:
@@ -13,7 +17,9 @@ class Int8Compressor:
     """
 
     @staticmethod
-    def reduce(tensor, average: bool, key, gather):
+    def reduce(
+        tensor: Tensor, average: bool, key: Any, gather: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Sums (or averages) a floating-point tensor over the ranks.
 
         Args:

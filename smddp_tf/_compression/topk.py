@@ -1,8 +1,11 @@
 """Top-k compression with error feedback."""
 
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from smddp_tf._graph.framework import ops_of, tensorflow
+from smddp_tf._types import Tensor
 
 
 class TopKCompressor:
@@ -27,22 +30,22 @@ class TopKCompressor:
 
     _dropped = 0  # objects that ended after one step
 
-    def __init__(self, ratio=0.01) -> None:
+    def __init__(self, ratio: float = 0.01) -> None:
         if not 0 < ratio <= 1:
             raise ValueError(f"ratio={ratio} must be more than 0 and at most 1")
         self.ratio = ratio
-        self.kept: dict = {}  # key -> residual, a float32 tf.Variable
+        self.kept: dict[str, Any] = {}  # key -> residual, a float32 tf.Variable
         self._added = False  # whether a residual was added to a later gradient
 
     def __del__(self) -> None:
         if getattr(self, "kept", None) and not self._added:
             type(self)._dropped += 1
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         """Copies start without residuals, which belong to the original's gradients."""
         return TopKCompressor, (self.ratio,)
 
-    def _kept(self, key, size: int):
+    def _kept(self, key: Any, size: int) -> Any:
         tf = tensorflow()
         self._added |= key in self.kept
         if key not in self.kept:
@@ -64,17 +67,19 @@ class TopKCompressor:
             stacklevel=2,
         )
 
-    def rescale(self, factor) -> None:
+    def rescale(self, factor: float) -> None:
         """Multiplies what was kept, as the next gradients will be: their loss scale has changed."""
         tf = tensorflow()
 
-        def multiply():
+        def multiply() -> None:
             for kept in self.kept.values():
                 kept.assign(kept * factor)
 
         tf.cond(tf.equal(factor, 1.0), lambda: None, multiply)
 
-    def reduce(self, tensor, average: bool, key, gather):
+    def reduce(
+        self, tensor: Tensor, average: bool, key: Any, gather: Callable[[Tensor], Tensor]
+    ) -> Tensor:
         """Sums (or averages) a floating-point tensor over the ranks; see Int8Compressor.reduce().
 
         key identifies the gradient, which has its own residual.

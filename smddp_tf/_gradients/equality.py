@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from smddp_tf.errors import RanksDifferError
 tf = tensorflow()
 
 
-def digest(variable) -> str:
+def digest(variable: Variable) -> str:
     """A hash of a variable's shape, dtype and bits."""
     value = np.ascontiguousarray(tf.convert_to_tensor(variable).numpy())
     is_text = value.dtype == object
@@ -29,7 +30,7 @@ def digest(variable) -> str:
     return f"{what} {hashlib.blake2b(data, digest_size=8).hexdigest()}"
 
 
-def digests(variables, kind: str) -> dict:
+def digests(variables: Iterable[Variable], kind: str) -> dict[str, tuple[str, str]]:
     """Hashes each variable, keyed by position, since names may differ between ranks.
 
     Args:
@@ -48,11 +49,11 @@ def digests(variables, kind: str) -> dict:
     }
 
 
-def _phrase(ranks: list) -> str:
+def _phrase(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
 
-def _difference(label: str, held: dict) -> str:
+def _difference(label: str, held: dict[Any, list[int]]) -> str:
     """One line for a differing entry: every value of an option; for a variable, who is off.
 
     A variable's reference is the value of most ranks; on a tie, the one with the lowest rank. held
@@ -67,7 +68,9 @@ def _difference(label: str, held: dict) -> str:
     return f"{label} {' and '.join(parts)} (unlike {_phrase(usual)})"
 
 
-def differences(own: dict, name: str, process_set=global_process_set) -> list:
+def differences(
+    own: dict[str, Any], name: str, process_set: ProcessSet = global_process_set
+) -> list[str]:
     """Returns a line for each difference between the ranks; the lines are the same on all ranks.
 
     Collective over the set. If nothing differs it costs one allgather of a few bytes.
@@ -87,13 +90,13 @@ def differences(own: dict, name: str, process_set=global_process_set) -> list:
     everybody = allgather_object(
         (basics.rank(), own), name=f"{name}, in detail", process_set=process_set
     )
-    labels: dict = {}
+    labels: dict[Any, Any] = {}
     for _, theirs in everybody:
         labels = {key: label for key, (label, _) in theirs.items()} | labels
 
     lines = []
     for key, label in labels.items():
-        held: dict = {}
+        held: dict[Any, Any] = {}
         for rank, theirs in everybody:
             held.setdefault(theirs.get(key, (None, None))[1], []).append(rank)
         if len(held) > 1:
@@ -101,7 +104,7 @@ def differences(own: dict, name: str, process_set=global_process_set) -> list:
     return lines
 
 
-def require_equal(own: dict, name: str, process_set, when: str) -> None:
+def require_equal(own: dict[str, Any], name: str, process_set: ProcessSet, when: str) -> None:
     """Raises if differences() finds any.
 
     Raises:
@@ -145,7 +148,7 @@ def check_ranks_equal(
     if process_set.size() == 1:
         return
 
-    own: dict = {}
+    own: dict[str, Any] = {}
     if isinstance(variables, dict):
         for label, value in variables.items():
             is_variable = hasattr(value, "shape")

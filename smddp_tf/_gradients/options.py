@@ -12,7 +12,7 @@ from smddp_tf._job.reduce_op import Average, Product, Sum
 from smddp_tf._job.reduction import Reduction
 
 
-def whole_number(name: str, value, least: int) -> int:
+def whole_number(name: str, value: Any, least: int) -> int:
     """Validates an integer argument.
 
     Raises:
@@ -25,11 +25,11 @@ def whole_number(name: str, value, least: int) -> int:
     return number
 
 
-def _is_variable(value) -> bool:
+def _is_variable(value: Any) -> bool:
     return hasattr(value, "assign") and hasattr(value, "shape")
 
 
-def _checked_groups(groups) -> list:
+def _checked_groups(groups: Any) -> list[Any]:
     """Validates `groups` and returns it as a list of lists of variables."""
     problem = (
         f"groups={groups!r} is neither a list of lists of variables, as [[a, b], [c]], nor a "
@@ -112,7 +112,7 @@ class ReduceOptions:
             [scales, f"compression={describe(self.compression)}", self.accumulation]
         ).rstrip()
 
-    def description(self) -> dict:
+    def description(self) -> dict[str, Any]:
         """The options that must be equal on all ranks, as text: argument -> value."""
         return {
             "op": str(self.op),

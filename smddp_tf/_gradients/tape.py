@@ -13,7 +13,7 @@ from smddp_tf._gradients.reduce import identity, local_source, reduce_all_but_lo
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
-from smddp_tf._types import Compressor, GradientTape
+from smddp_tf._types import Compressor, GradientTape, Tensor
 
 tf = tensorflow()
 
@@ -21,56 +21,58 @@ tf = tensorflow()
 class _Distribution:
     """Mixin of a distributed tape; combined with the wrapped tape's class."""
 
-    def __init__(self, tape, options, scale_local_gradients) -> None:
+    def __init__(
+        self, tape: GradientTape, options: ReduceOptions, scale_local_gradients: bool
+    ) -> None:
         # The wrapped tape does the recording, so it can be wrapped at any time.
         self._inner = tape
         self._options = options
         self._scale_local_gradients = scale_local_gradients
-        self._local_sources: set = set()
+        self._local_sources: set[Any] = set()
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         self._inner.__enter__()
         return self
 
-    def __exit__(self, kind, value, traceback):
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> Any:
         return self._inner.__exit__(kind, value, traceback)
 
-    def watch(self, tensor):
+    def watch(self, tensor: Tensor) -> None:
         """Starts recording operations on a tensor."""
         self._inner.watch(tensor)
 
-    def watched_variables(self):
+    def watched_variables(self) -> Any:
         """The variables watched by the tape, in order of first use."""
         return self._inner.watched_variables()
 
-    def stop_recording(self):
+    def stop_recording(self) -> Any:
         """A context manager that pauses recording."""
         return self._inner.stop_recording()
 
-    def reset(self):
+    def reset(self) -> None:
         """Clears the recording."""
         self._inner.reset()
 
-    def jacobian(self, *args, **kwargs):
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """The local jacobian; nothing is reduced."""
         return self._inner.jacobian(*args, **kwargs)
 
-    def batch_jacobian(self, *args, **kwargs):
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
         """The local jacobian; nothing is reduced."""
         return self._inner.batch_jacobian(*args, **kwargs)
 
-    def register_local_source(self, source) -> None:
+    def register_local_source(self, source: Any) -> None:
         """Keeps this source's gradients local; scale_local_gradients divides them by size()."""
         self._local_sources.add(local_source(source))
 
     def gradient(
         self,
-        target,
-        sources,
-        output_gradients=None,
-        unconnected_gradients=None,
-        use_generic_names=False,
-    ):
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> Any:
         """Computes the gradients of target and reduces them over all ranks.
 
         Args:
@@ -100,21 +102,25 @@ class _Distribution:
         return tf.nest.pack_sequence_as(sources, reduced)
 
     @staticmethod
-    def _flatten(grads, flat_sources) -> list:
+    def _flatten(grads: Any, flat_sources: Any) -> list[Any]:
         # nest.flatten keeps IndexedSlices whole: it does not expand composites by default.
         flat = tf.nest.flatten(grads)
         assert len(flat) == len(flat_sources)
         return flat
 
-    def _reduce(self, grads: list, sources: list) -> list:
+    def _reduce(self, grads: list[Any], sources: list[Any]) -> list[Any]:
         reduced = reduce_all_but_local(
             grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )
         return marked(reduced, grads, self._options.process_set)
 
     def get_local_and_global_gradients(
-        self, target, sources, output_gradients=None, use_generic_names=False
-    ) -> tuple:
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+    ) -> tuple[Any, ...]:
         """Computes gradients as gradient() does, those of local sources apart from the others.
 
         Args:
@@ -145,7 +151,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
     op: ReduceOp | int | None = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:

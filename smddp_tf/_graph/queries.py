@@ -7,6 +7,8 @@ set that does not exist; called with anything but a number as the id, TypeError.
 
 from __future__ import annotations
 
+from typing import Any
+
 from smddp_tf._graph import library
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._types import Tensor
@@ -17,7 +19,7 @@ tf = tensorflow()
 _RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, _INCLUDED = range(5)
 
 
-def _query(query: int, process_set_id: int, name):
+def _query(query: int, process_set_id: int, name: Any) -> Any:
     if isinstance(process_set_id, bool) or not hasattr(process_set_id, "__index__"):
         raise TypeError(
             f"process_set_id={process_set_id!r} is not a whole number; give a process set's "

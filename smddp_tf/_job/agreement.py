@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+from typing import Any
 
 from smddp_tf._job import config
 
@@ -12,7 +13,7 @@ _DISTRIBUTIONS = {
 }
 
 
-def _version(module: str, distributions) -> str:
+def _version(module: str, distributions: Any) -> str:
     """The module's major.minor version, without importing it; "" if unknown."""
     found = getattr(sys.modules.get(module), "__version__", None)
     for name in () if found else distributions:
@@ -24,7 +25,7 @@ def _version(module: str, distributions) -> str:
     return ".".join(str(found).split(".")[:2]) if found else ""
 
 
-def terms() -> tuple:
+def terms() -> tuple[Any, ...]:
     """Returns (must, should, problem).
 
     must and should are NAME=value lines that have to, or ought to, agree across ranks. problem says

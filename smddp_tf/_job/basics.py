@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+from typing import Any
 
 from smddp_tf._job import native
 from smddp_tf.errors import NotInitializedError
@@ -97,7 +98,7 @@ def is_homogeneous() -> bool:
     return bool(_query(native.core().smddp_is_homogeneous()))
 
 
-def stats() -> dict:
+def stats() -> dict[str, Any]:
     """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI.
 
     `staging` says how this rank writes what the ranks of its node read (`writes`: "cached",

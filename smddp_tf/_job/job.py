@@ -30,10 +30,10 @@ _exit_hooks_installed = False
 _failed = False
 
 
-def _note_failure(previous):
+def _note_failure(previous: Any) -> Any:
     """An excepthook that records that the script ends with an exception; shutdown() reports it."""
 
-    def hook(kind, value, traceback):
+    def hook(kind: Any, value: Any, traceback: Any) -> None:
         global _failed
         _failed = True
         previous(kind, value, traceback)

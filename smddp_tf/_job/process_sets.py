@@ -12,10 +12,10 @@ from smddp_tf._job import basics, native
 from smddp_tf._job.enums import Code
 from smddp_tf.errors import JobError, NotInitializedError
 
-added_sets: dict = {}  # process_set_id -> ProcessSet, without the global one
+added_sets: dict[int, ProcessSet] = {}  # by process_set_id, without the global one
 
 
-def ranks_of(ranks_or_comm) -> list:
+def ranks_of(ranks_or_comm: Any) -> list[int]:
     """The ranks of a list or an mpi4py communicator, in the given order."""
     if hasattr(ranks_or_comm, "Get_group"):
         from mpi4py import MPI  # installed, since the argument is one of its objects
@@ -30,7 +30,7 @@ def ranks_of(ranks_or_comm) -> list:
         ) from None
 
 
-def c_ranks(ranks: list):
+def c_ranks(ranks: list[int]) -> Any:
     return (ctypes.c_int32 * len(ranks))(*ranks)
 
 
@@ -102,7 +102,7 @@ class _GlobalProcessSet(ProcessSet):
         return "global_process_set"
 
     @property
-    def ranks(self) -> list:
+    def ranks(self) -> list[int]:
         """The ranks of the job."""
         return list(range(basics.size()))
 
@@ -122,11 +122,12 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 
 
-def validate_process_sets(process_sets) -> list:
+def validate_process_sets(process_sets: Any) -> list[ProcessSet]:
     """Validates init()'s process_sets before any communication and returns it as a list."""
     if process_sets is None or process_sets == "dynamic":
         return []
-    wanted = [process_sets] if isinstance(process_sets, (str, ProcessSet)) else list(process_sets)
+    alone = isinstance(process_sets, (str, ProcessSet))
+    wanted: list[Any] = [process_sets] if alone else list(process_sets)
     for one in wanted:
         if not isinstance(one, ProcessSet) or one.process_set_id is not None:
             raise ValueError(
@@ -234,7 +235,7 @@ class ProcessGroup:
         return len(self.ranks)
 
 
-def require_process_set(process_set) -> None:
+def require_process_set(process_set: Any) -> None:
     """Rejects what is not a ProcessSet, in the job or not.
 
     Raises:
@@ -247,7 +248,7 @@ def require_process_set(process_set) -> None:
         )
 
 
-def check_process_set(process_set) -> ProcessGroup:
+def check_process_set(process_set: Any) -> ProcessGroup:
     """Checks that this rank may use a process set, and returns its group.
 
     Raises:

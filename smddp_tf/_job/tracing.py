@@ -8,7 +8,7 @@ from smddp_tf._job import basics, native
 from smddp_tf._job.enums import Code
 
 
-def start_timeline(file_path: str | os.PathLike, mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Starts writing a Chrome trace of this rank's collectives; Perfetto can open it.
 
     ``python -m smddp_tf.timeline`` merges the ranks' files and shows who waited for whom.

@@ -20,12 +20,12 @@ from smddp_tf._types import Variable
 tf = tensorflow()
 
 
-def variables_only(variables) -> list:
+def variables_only(variables: Iterable[Any]) -> list[Variable]:
     """Without the handlers that tf_keras and Keras 2 count among the weights, of vocabularies."""
     return [one for one in variables if hasattr(one, "assign")]
 
 
-def _tf_variables_in(value) -> Iterable[Variable]:
+def _tf_variables_in(value: Any) -> Iterable[Variable]:
     """TensorFlow's own variables in an attribute's value; Keras's layers are not looked into."""
     if isinstance(value, tf.Variable):
         yield value
@@ -38,7 +38,7 @@ def _tf_variables_in(value) -> Iterable[Variable]:
             yield from _tf_variables_in(one)
 
 
-def untracked_variables(model) -> list:
+def untracked_variables(model: Any) -> list[Variable]:
     """The variables among the attributes of the model and its layers that Keras does not count.
 
     Of Keras 3 they are tf.Variables of any kind, of tf_keras the states of tf.random.Generators.
@@ -49,11 +49,11 @@ def untracked_variables(model) -> list:
     return [one for one in found if keep(one)]
 
 
-def _is_model(value) -> bool:
+def _is_model(value: Any) -> bool:
     return callable(getattr(value, "_flatten_layers", None))
 
 
-def _model_in(value):
+def _model_in(value: Any) -> Any:
     """A model or layer that is sent with its state: what was given, or the layer of a vocabulary.
 
     model.variables of tf_keras and Keras 2 has such vocabularies, as handlers.
@@ -64,7 +64,7 @@ def _model_in(value):
     return layer if not hasattr(value, "assign") and _is_model(layer) else None
 
 
-def _expanded(given) -> tuple:
+def _expanded(given: Any) -> tuple[Any, ...]:
     """The variables that were given, with those of models in place of these; and the models.
 
     The variables' list is a function's, since state that is sent first may replace some.
@@ -77,7 +77,7 @@ def _expanded(given) -> tuple:
     if not models:
         return (lambda: given), []
 
-    def variables():
+    def variables() -> list[Variable]:
         found = []
         for one in given:
             model = _model_in(one)
@@ -90,7 +90,7 @@ def _expanded(given) -> tuple:
     return variables, models
 
 
-def _normalizations(variables) -> list:
+def _normalizations(variables: Any) -> list[Any]:
     """The Normalization layers of these variables, of whichever Kerases are loaded."""
     names = {(getattr(v, "name", "") or "").split("/")[-1].split(":")[0] for v in variables}
     loaded = [sys.modules[name] for name in ("keras", "tf_keras") if name in sys.modules]
@@ -105,7 +105,7 @@ def _normalizations(variables) -> list:
     return [layer for layer, mean in means if id(getattr(mean, "_value", mean)) in mine]
 
 
-def _refresh_owners(variables) -> None:
+def _refresh_owners(variables: Any) -> None:
     """Refreshes the layers that keep something computed from variables that were broadcast."""
     if in_session():
         return
@@ -124,7 +124,7 @@ def _refresh_owners(variables) -> None:
     traces.forget(changed, changed)
 
 
-def _sent_first(models, root_rank, process_set) -> list:
+def _sent_first(models: list[Any], root_rank: int, process_set: ProcessSet) -> list[Any]:
     """Sends what the models keep besides variables; returns their layers."""
     check_process_set(process_set)
     if models and not tf.executing_eagerly():

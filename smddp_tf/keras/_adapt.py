@@ -14,7 +14,7 @@ from smddp_tf._state import share
 tf = tensorflow()
 
 
-def _adapted_by_root(layer, data, options) -> str:
+def _adapted_by_root(layer: Any, data: Any, options: dict[str, Any]) -> str:
     """What went wrong; "" if nothing."""
     try:
         layer.adapt(data, **options)

@@ -8,6 +8,7 @@ from smddp_tf._collectives.allreduce import grouped_allreduce
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average
+from smddp_tf._types import Variable
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
 tf = tensorflow()
@@ -15,7 +16,7 @@ tf = tensorflow()
 _STATISTICS = ("moving_mean", "moving_variance", "moving_stddev", "renorm_mean", "renorm_stddev")
 
 
-def _moving_statistics(model) -> list:
+def _moving_statistics(model: Any) -> list[Variable]:
     found = []
     for layer in model._flatten_layers():
         kinds = {kind.__name__ for kind in type(layer).__mro__}

@@ -17,7 +17,7 @@ from smddp_tf.keras.callbacks import MetricAverageCallback
 tf = tensorflow()
 
 
-def _arguments(x, y, sample_weight):
+def _arguments(x: Any, y: Any, sample_weight: Any) -> Any:
     if isinstance(x, (tf.data.Dataset, _shard_sequence.SEQUENCE)):
         if y is not None or sample_weight is not None:
             raise ValueError("y and sample_weight must be in the dataset, not beside it")
@@ -100,7 +100,7 @@ def evaluate(
     return logs if return_dict else _in_order(model, logs)
 
 
-def _in_order(model, logs: dict):
+def _in_order(model: Any, logs: dict[str, Any]) -> Any:
     """Converts logs to the list or number that model.evaluate() returns."""
     if hasattr(model, "_flatten_metrics_in_order"):
         return model._flatten_metrics_in_order(logs)
@@ -166,7 +166,7 @@ def predict(
     return tf.nest.map_structure(join, *parts)
 
 
-def _interleaved(*parts):
+def _interleaved(*parts: Any) -> Any:
     """Restores the order before shard() by interleaving the rows of the parts."""
     lengths = [len(part) for part in parts]
     if len(set(lengths)) > 1:

@@ -30,7 +30,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     gradient_predivide_factor: float = 1.0,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     **unknown: Any,
@@ -92,7 +92,7 @@ def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name
     op: ReduceOp | int | None = Average,
     gradient_predivide_factor: float = 1.0,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
@@ -166,17 +166,17 @@ class BroadcastGlobalVariablesHook(_Hook):
       0.1
     """
 
-    def __init__(self, root_rank: int, device: str = ""):
+    def __init__(self, root_rank: int, device: str = "") -> None:
         super().__init__()
         del device
         self.root_rank = root_rank
         self._operation = None
 
-    def begin(self):
+    def begin(self) -> None:
         """Adds the broadcast op to the graph."""
         self._operation = broadcast_global_variables(self.root_rank)
 
-    def after_create_session(self, session: Any, coord: Any):
+    def after_create_session(self, session: Any, coord: Any) -> None:
         """Runs the broadcast."""
         del coord
         session.run(self._operation)

@@ -17,7 +17,7 @@ from smddp_tf.keras._optimizer import DistributedOptimizer
 tf = tensorflow()
 
 
-def _warn_if_state_is_lost(filepath, optimizer) -> None:
+def _warn_if_state_is_lost(filepath: str | os.PathLike[str], optimizer: Any) -> None:
     """Warns where Keras 2's files have the optimizer's configuration, but not its state."""
     inner = _distribution.innermost(optimizer)
     if hasattr(inner, "apply"):  # Keras 3
@@ -38,9 +38,9 @@ def _warn_if_state_is_lost(filepath, optimizer) -> None:
 
 
 def load_model(
-    filepath: str | os.PathLike,
+    filepath: str | os.PathLike[str],
     custom_optimizers: Iterable[type] | None = None,
-    custom_objects: dict | None = None,
+    custom_objects: dict[str, Any] | None = None,
     compression: Compressor = Compression.none,
     legacy_opts: bool = False,
     compile: bool = True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from smddp_tf._collectives.checks import ignore_devices
@@ -26,7 +26,7 @@ _ELSEWHERE = {
 }
 
 
-def refuse_unknown(unknown) -> None:
+def refuse_unknown(unknown: Iterable[str]) -> None:
     """Rejects unknown keyword arguments.
 
     Raises:
@@ -37,7 +37,7 @@ def refuse_unknown(unknown) -> None:
         raise TypeError(f"DistributedOptimizer takes no argument {name!r}{where}")
 
 
-def _check_is_object(optimizer):
+def _check_is_object(optimizer: Any) -> Any:
     """Returns the optimizer if it is an instance of a supported class.
 
     Raises:
@@ -68,7 +68,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
     num_groups: int = 0,
-    groups: int | Sequence | None = None,
+    groups: int | Sequence[Any] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     bucket_bytes: int = 0,
@@ -162,7 +162,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return optimizer
 
 
-def built_layers(layers) -> list:
+def built_layers(layers: Any) -> list[Any]:
     """Returns a layer or a list of layers as a list, after checking that all are built.
 
     Raises:

@@ -83,7 +83,7 @@ def set_random_seed(seed: int, process_set: ProcessSet = global_process_set) -> 
 
 def _kerases() -> list[Callable[[int], None]]:
     """set_random_seed() of each Keras that is loaded; its random layers are made to differ."""
-    found: dict = {}
+    found: dict[Callable[[int], None], Any] = {}
     for keras in (tf.keras, sys.modules.get("keras"), sys.modules.get("tf_keras")):
         utils: Any = getattr(keras, "utils", None)
         if hasattr(utils, "set_random_seed"):
@@ -103,7 +103,7 @@ def _vary_keras3(generator: Any) -> None:
     init = generator.__init__
 
     @functools.wraps(init)
-    def varied_init(self, seed=None, *args, **options):
+    def varied_init(self: Any, seed: Any = None, *args: Any, **options: Any) -> None:
         if seed is not None or not basics.is_initialized():
             init(self, seed, *args, **options)
             return
@@ -125,7 +125,7 @@ def _vary_keras2(generator: Any) -> None:
     create = generator._create_seed
 
     @functools.wraps(create)
-    def varied_seed(self, user_specified_seed):
+    def varied_seed(self: Any, user_specified_seed: Any) -> Any:
         seed = create(self, user_specified_seed)
         varied = user_specified_seed is None and self._rng_type == self.RNG_STATEFUL
         return seed_of_rank(seed, basics.rank()) if varied and basics.is_initialized() else seed

@@ -109,7 +109,7 @@ def shard(
     return _divide_arrays(nest, count, part)
 
 
-def _is_column(value) -> bool:
+def _is_column(value: Any) -> bool:
     """Whether this is a list of elements, as opposed to a nest of arrays."""
     simple = (numbers.Number, str, bytes, np.generic)
     return (
@@ -119,7 +119,7 @@ def _is_column(value) -> bool:
     )
 
 
-def _nest_of(data):
+def _nest_of(data: Any) -> Any:
     """Converts the data's leaves, including lists of numbers or strings, to arrays or tensors."""
     if data is None or tf.is_tensor(data):
         return data
@@ -139,18 +139,18 @@ def _nest_of(data):
     return np.asarray(data)
 
 
-def nest_and_leaves(data) -> tuple:
+def nest_and_leaves(data: Any) -> tuple[Any, ...]:
     """The data with arrays or tensors as leaves, and these in order, without None."""
     nest = _nest_of(data)
     return nest, [leaf for leaf in tf.nest.flatten(nest) if leaf is not None]
 
 
-def leaves_of(data) -> list:
+def leaves_of(data: Any) -> list[Any]:
     """The arrays and tensors that the data consist of."""
     return nest_and_leaves(data)[1]
 
 
-def _count_of(leaves) -> int:
+def _count_of(leaves: Any) -> int:
     """The common first dimension of the leaves.
 
     Raises:
@@ -171,10 +171,10 @@ def _count_of(leaves) -> int:
     return counts.pop()
 
 
-def _divide_arrays(nest, count: int, part):
+def _divide_arrays(nest: Any, count: int, part: Any) -> Any:
     total = part.total(count)
 
-    def own(leaf):
+    def own(leaf: Any) -> Any:
         if leaf is None:
             return None
         if tf.is_tensor(leaf):
@@ -186,12 +186,12 @@ def _divide_arrays(nest, count: int, part):
     return tf.nest.pack_sequence_as(nest, [own(leaf) for leaf in tf.nest.flatten(nest)])
 
 
-def count_of(data) -> int:
+def count_of(data: Any) -> int:
     """The number of elements of arrays. Raises the same errors as shard()."""
     return _count_of(leaves_of(data))
 
 
-def rows_of(data, start: int, stop: int):
+def rows_of(data: Any, start: int, stop: int) -> Any:
     """A slice of consecutive elements of each array."""
     return tf.nest.map_structure(
         lambda leaf: leaf if leaf is None else leaf[start:stop], _nest_of(data)

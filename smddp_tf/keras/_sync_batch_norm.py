@@ -13,12 +13,14 @@ from smddp_tf._job.process_sets import (
     require_process_set,
 )
 from smddp_tf._job.reduce_op import Sum
-from smddp_tf._types import LoadedClass
+from smddp_tf._types import LoadedClass, Tensor
 
 tf = tensorflow()
 
 
-def _joined_moments(mean, variance, count, process_set):
+def _joined_moments(
+    mean: Tensor, variance: Tensor, count: Tensor, process_set: ProcessSet
+) -> tuple[Tensor, Tensor]:
     """Combines the ranks' means and variances into those of all samples.
 
     The ranks' (mean, variance, count) are gathered by an allreduce of a matrix that has only this
@@ -74,14 +76,14 @@ class SyncBatchNormalization(_Base):
         fused: bool = False,
         process_set: ProcessSet = global_process_set,
         **options: Any,
-    ):
+    ) -> None:
         if fused:
             raise ValueError("SyncBatchNormalization has no fused kernel; leave fused=False")
         require_process_set(process_set)
         super().__init__(**options, **({"fused": False} if _LEGACY else {}))
         self._process_set = process_set
 
-    def _moments(self, inputs, *args, **kwargs):
+    def _moments(self, inputs: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Runs Keras's computation on this rank's batch and combines the ranks' moments."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
         check_process_set(self._process_set)

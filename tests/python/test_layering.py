@@ -326,3 +326,15 @@ def test_every_public_argument_has_a_type():
         if signature.return_annotation is signature.empty and not is_method:
             untyped.append(f"{name}: what it returns")
     assert not untyped
+
+
+def test_every_public_function_is_checked_strictly():
+    """By mypy, whose strict modules pyproject.toml lists; one that ends with .* has those below."""
+    overrides = (ROOT / "pyproject.toml").read_text().partition("[[tool.mypy.overrides]]")[2]
+    strict = re.findall(r'^  "(smddp_tf[\w.]*(?:\*)?)",$', overrides, re.M)
+    modules = {function.__module__ for _, function, _ in _public_functions()}
+    assert len(modules) > 20
+    for module in sorted(modules):
+        folders = [one[:-1] for one in strict if one.endswith("*")]
+        listed = module in strict or f"{module}.".startswith(tuple(folders))
+        assert listed, f"give [tool.mypy.overrides] {module}, which has public functions"

@@ -22,7 +22,7 @@ class _ForEitherKeras:
 
     _supports_tf_logs = False
 
-    def _overrides(self, *methods) -> bool:
+    def _overrides(self, *methods: str) -> bool:
         return any(
             getattr(type(self), method) is not getattr(tf.keras.callbacks.Callback, method)
             for method in methods
@@ -49,13 +49,15 @@ class Callback(_ForEitherKeras, _Base):
 class OnProcessSet(_ForEitherKeras):
     """Mixin that adds the process_set argument to a callback of Keras's."""
 
-    def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any):
+    def __init__(
+        self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         check_process_set(process_set)
         self.process_set = process_set
 
 
-def listed(variables: Variable | Iterable[Variable] | None) -> list:
+def listed(variables: Variable | Iterable[Variable] | None) -> list[Variable]:
     """One variable, or several, as a list.
 
     Raises:
@@ -75,7 +77,7 @@ def listed(variables: Variable | Iterable[Variable] | None) -> list:
     return found
 
 
-def fix_steps_per_execution(model) -> None:
+def fix_steps_per_execution(model: Any) -> None:
     """Ends Keras 2's steps_per_execution="auto", which chooses another number on each rank.
 
     Callbacks would be called after other batches there: other learning rates, and hangs.
@@ -93,7 +95,7 @@ def fix_steps_per_execution(model) -> None:
     )
 
 
-def optimizers_of(model) -> list:
+def optimizers_of(model: Any) -> list[Any]:
     """The model's optimizer and other distributed ones among its attributes (as in a GAN)."""
     found = [model.optimizer] if getattr(model, "optimizer", None) is not None else []
     for value in vars(model).values():
@@ -103,7 +105,7 @@ def optimizers_of(model) -> list:
     return found
 
 
-def _updated(optimizer, seen=()) -> Iterator[Variable]:
+def _updated(optimizer: Any, seen: Any = ()) -> Iterator[Variable]:
     """The variables among an optimizer's attributes, and among those of optimizers that it holds.
 
     tf_keras and Keras 2 leave some out of `variables`: the learning rate and other hyperparameters,
@@ -120,7 +122,7 @@ def _updated(optimizer, seen=()) -> Iterator[Variable]:
                 yield one
 
 
-def variables_of(optimizer) -> list:
+def variables_of(optimizer: Any) -> list[Variable]:
     """All variables of an optimizer, including hyperparameters and a dynamic loss scale."""
     variables = optimizer.variables
     found = list(variables if isinstance(variables, (list, tuple)) else variables())
@@ -136,7 +138,7 @@ def variables_of(optimizer) -> list:
     return found
 
 
-def build(optimizer, variables) -> None:
+def build(optimizer: Any, variables: Any) -> None:
     """Creates the optimizer's variables, if it has not created them yet."""
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return
@@ -148,7 +150,7 @@ def build(optimizer, variables) -> None:
         optimizer.built = True
 
 
-def training_state(model, optimizer=None) -> list:
+def training_state(model: Any, optimizer: Any = None) -> list[Variable]:
     """The variables that a training goes on from, each once.
 
     They are the model's weights, the tf.Variables that Keras does not count as such, the variables

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from smddp_tf._collectives.checks import check_root
@@ -28,7 +28,7 @@ from smddp_tf.keras.callbacks._check import FirstUpdate
 tf = tensorflow()
 
 
-def _has_variables(model) -> bool:
+def _has_variables(model: Any) -> bool:
     """Whether the model and all its layers are built.
 
     A model without call() is never built itself, so its layers decide. A built model may still have
@@ -40,7 +40,7 @@ def _has_variables(model) -> bool:
     return model.built or (bool(layers) and type(model).call is tf.keras.Model.call)
 
 
-def _trace(function, *arguments) -> None:
+def _trace(function: Callable[..., Any], *arguments: Any) -> None:
     """Creates the variables that a call would create, without computing anything."""
     specs = tf.nest.map_structure(tf.type_spec_from_value, arguments)
     # Not tf.init_scope(), which stops gradient tapes from recording.
@@ -90,7 +90,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         local_variables: Variable | Iterable[Variable] | None = None,
         average_batch_normalization: bool = True,
         process_set: ProcessSet = global_process_set,
-    ):
+    ) -> None:
         super().__init__()
         del device
         check_process_set(process_set)
@@ -98,8 +98,8 @@ class BroadcastGlobalVariablesCallback(Callback):
         self.process_set = process_set
         self.local = {identity(variable) for variable in listed(local_variables)}
         self.average_batch_normalization = average_batch_normalization
-        self._models: weakref.WeakSet = weakref.WeakSet()  # those that were broadcast
-        self._shared: dict = {}  # the variables that were broadcast, weakly, by id
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()  # those that were broadcast
+        self._shared: dict[Any, Any] = {}  # the variables that were broadcast, weakly, by id
         self._first_update: FirstUpdate | None = None
         self._all_broadcast = False
         self._in_epoch = self._averaged = False
@@ -121,7 +121,7 @@ class BroadcastGlobalVariablesCallback(Callback):
             )
         self.local.add(identity(variable))
 
-    def set_model(self, model: Any):
+    def set_model(self, model: Any) -> None:
         """Prepares a model that its first batch would build."""
         super().set_model(model)
         if model in self._models or self.process_set.size() == 1:
@@ -129,17 +129,17 @@ class BroadcastGlobalVariablesCallback(Callback):
         if not _has_variables(model):
             self._build_at_first_step(model)
 
-    def _build_at_first_step(self, model) -> None:
+    def _build_at_first_step(self, model: Any) -> None:
         original = model.train_step
 
-        def train_step(data):
+        def train_step(data: Any) -> Any:
             if model not in self._models:
                 self._build(model, original, data)
             return original(data)
 
         model.train_step = train_step
 
-    def _build(self, model, step, data) -> None:
+    def _build(self, model: Any, step: Any, data: Any) -> None:
         own_step = type(model).train_step is not tf.keras.Model.train_step
         try:
             if own_step:
@@ -156,7 +156,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         with tf.init_scope():
             self._synchronize(model)
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Broadcasts, if the variables exist."""
         del logs
         if self.process_set.size() == 1:
@@ -171,24 +171,24 @@ class BroadcastGlobalVariablesCallback(Callback):
         elif _has_variables(self.model):
             self._synchronize(self.model)
 
-    def _variables(self, model) -> list:
-        def taken(variable):
+    def _variables(self, model: Any) -> list[Variable]:
+        def taken(variable: Variable) -> bool:
             return identity(variable) in self.local or self._was_broadcast(variable)
 
         return [variable for variable in training_state(model) if not taken(variable)]
 
-    def _was_broadcast(self, variable) -> bool:
+    def _was_broadcast(self, variable: Variable) -> bool:
         variable = getattr(variable, "_value", variable)
         known = self._shared.get(id(variable))  # an id may be used again, so compare
         return known is not None and known() is variable
 
-    def _synchronize(self, model) -> None:
+    def _synchronize(self, model: Any) -> None:
         self._models.add(model)
         self._all_broadcast = False
         self._broadcast_state(model)
         self._first_update = FirstUpdate(model, self.local, self.process_set)
 
-    def _broadcast_state(self, model) -> None:
+    def _broadcast_state(self, model: Any) -> None:
         """The variables, and before them what may replace some: vocabularies and the like."""
         own = _state.local_weights(optimizers_of(model), variables_only(model.weights))
         layers = share.layers_of(model, self.local | set(map(identity, own)))
@@ -196,12 +196,12 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._broadcast(self._variables(model))
         share.refresh(layers)
 
-    def _broadcast(self, variables) -> None:
+    def _broadcast(self, variables: Any) -> None:
         broadcast_(variables, self.root_rank, "initial state", self.process_set)
         inner = [getattr(v, "_value", v) for v in variables]
         self._shared |= {id(variable): weakref.ref(variable) for variable in inner}
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Broadcasts variables created late, and checks that the first update was reduced."""
         super().on_train_batch_end(batch, logs)  # on_batch_end(), which scripts replace
         if self._first_update is None:
@@ -213,18 +213,18 @@ class BroadcastGlobalVariablesCallback(Callback):
         if self._first_update.look(batch):
             self._first_update = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Marks the moving statistics as not averaged: the epoch's batches will update them."""
         del epoch, logs
         self._in_epoch, self._averaged = True, False
 
-    def on_test_begin(self, logs: dict | None = None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Averages moving statistics, so that validation in fit() uses those of all ranks."""
         del logs
         if self._in_epoch:
             self._average()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Averages moving statistics, so that later callbacks save those of all ranks.
 
         Raises:
@@ -235,7 +235,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         self._average()
         self._in_epoch = False
 
-    def on_train_end(self, logs: dict | None = None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Ends what fit()'s errors would name as their cause."""
         del logs
         _fit.forget()

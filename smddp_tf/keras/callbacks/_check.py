@@ -58,7 +58,7 @@ class CheckRanksEqual(Callback):
         also_statistics: bool = False,
         local_variables: Variable | Iterable[Variable] | None = None,
         process_set: ProcessSet = global_process_set,
-    ):
+    ) -> None:
         super().__init__()
         check_process_set(process_set)
         self.every: Any = every if every == "epoch" else whole_number("every", every, 1)
@@ -69,12 +69,12 @@ class CheckRanksEqual(Callback):
         self._batches = 0
         self._checked = -1  # value of _batches at the last check
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Resets the batch counters."""
         del logs
         self._epochs_before, self._batches, self._checked = 0, 0, -1
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks after the first batch, and when `every` batches have passed."""
         del logs
         before, self._batches = self._batches, self._epochs_before + batch + 1
@@ -83,14 +83,14 @@ class CheckRanksEqual(Callback):
         elif self.every != "epoch" and self._batches // self.every > before // self.every:
             self._check(f"after {self._batches} batches")
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Checks if every="epoch"."""
         del logs
         self._epochs_before = self._batches
         if self.every == "epoch":
             self._check(f"after epoch {epoch + 1}")
 
-    def on_train_end(self, logs: dict | None = None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Checks the final weights."""
         del logs
         self._checked = -1  # the optimizer may have replaced the weights by their averages
@@ -114,7 +114,13 @@ class FirstUpdate:
       again: the broadcast was before an earlier fit(), so weights may have differed already.
     """
 
-    def __init__(self, model, local: set, process_set=global_process_set, again=False) -> None:
+    def __init__(
+        self,
+        model: Any,
+        local: set[int],
+        process_set: ProcessSet = global_process_set,
+        again: bool = False,
+    ) -> None:
         self._model, self._local, self._process_set = model, local, process_set
         self._again = again
         self._counted = _reductions()
@@ -140,7 +146,7 @@ class FirstUpdate:
             self._warned = True
             warnings.warn(text, RuntimeWarning, stacklevel=5)
 
-    def _distributions(self) -> list:
+    def _distributions(self) -> list[Any]:
         found = map(_distribution.of, optimizers_of(self._model))
         return [distribution for distribution in found if distribution is not None]
 

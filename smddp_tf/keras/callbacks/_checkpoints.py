@@ -49,7 +49,7 @@ def BestModelCheckpoint(  # noqa: N802 - Horovod's name
     save_weights_only: bool = False,
     mode: str = "auto",
     save_freq: str | int = "epoch",
-    filepath: str | os.PathLike = "best.keras",
+    filepath: str | os.PathLike[str] = "best.keras",
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Saves the model with the best metric, on rank 0.
@@ -100,11 +100,11 @@ class BackupAndRestore(_Backup):
 
     def __init__(
         self,
-        backup_dir: str | os.PathLike,
+        backup_dir: str | os.PathLike[str],
         *args: Any,
         process_set: ProcessSet = global_process_set,
         **options: Any,
-    ):
+    ) -> None:
         check_process_set(process_set)
         self.process_set = process_set
         self._writes = process_set.rank() == 0
@@ -113,7 +113,7 @@ class BackupAndRestore(_Backup):
             backup_dir = os.path.join(os.fspath(backup_dir), f"not-of-rank-{basics.rank()}")
         super().__init__(os.fspath(backup_dir), *args, **options)
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Restores the backup, if one exists, and broadcasts it to all ranks."""
         if self.model.built and getattr(self.model, "optimizer", None) is not None:
             build(self.model.optimizer, self.model.trainable_variables)
@@ -141,10 +141,10 @@ class BackupAndRestore(_Backup):
         broadcast_(variables, root, "backup", self.process_set)
         share.refresh(layers)
 
-    def _save_model(self, *args, **options):
+    def _save_model(self, *args: Any, **options: Any) -> None:
         if self._writes:
             super()._save_model(*args, **options)
 
-    def _backup(self, *args, **options):
+    def _backup(self, *args: Any, **options: Any) -> None:
         if self._writes:
             super()._backup(*args, **options)

@@ -15,6 +15,7 @@ from typing import Any
 
 from smddp_tf._gradients.equality import differences
 from smddp_tf._job import basics, native
+from smddp_tf._job.process_sets import ProcessSet
 from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.callbacks._metrics import MetricAverageCallback
 from smddp_tf.keras.callbacks._stopping import AgreeOnStop, EarlyStopping
@@ -62,9 +63,9 @@ class _Fit:
     Keras tells a callback neither the list that it is in nor whether there is validation data.
     """
 
-    def __init__(self, callback) -> None:
-        self.callbacks: list = []
-        self.arguments: dict = {}
+    def __init__(self, callback: Any) -> None:
+        self.callbacks: list[Any] = []
+        self.arguments: dict[str, Any] = {}
         frame: types.FrameType | None = sys._getframe(2)
         while frame is not None and not self.arguments:
             owner = frame.f_locals.get("self")
@@ -77,13 +78,13 @@ class _Fit:
             frame = frame.f_back
 
 
-def _keras_class(callback) -> type | None:
+def _keras_class(callback: Any) -> type | None:
     """Keras's own class of a callback, or the one from which its class derives."""
     kinds = [k for k in type(callback).__mro__ if k.__module__.split(".")[0] in _KERASES]
     return kinds[0] if kinds else None
 
 
-def _is_raw(callback, name: str) -> bool:
+def _is_raw(callback: Any, name: str) -> bool:
     """Whether it is Keras's callback of this name, with Keras's own way to decide."""
     kind = _keras_class(callback)
     if kind is None or kind.__name__ != name:
@@ -92,7 +93,7 @@ def _is_raw(callback, name: str) -> bool:
     return all(getattr(type(callback), m, None) is getattr(kind, m, None) for m in decides)
 
 
-def _sets(callback) -> set:
+def _sets(callback: Any) -> set[str]:
     """Which attributes that change training the methods of a script's own callback set."""
     found = set()
     for kind in type(callback).__mro__:
@@ -105,7 +106,7 @@ def _sets(callback) -> set:
     return found & _DECIDING_ATTRIBUTES
 
 
-def _title(callback) -> str:
+def _title(callback: Any) -> str:
     """The name of a callback that must be in the lists of all ranks; "" for others."""
     kind, keras_kind = type(callback), _keras_class(callback)
     ours = kind.__module__.split(".")[0] == _OURS and kind is not Callback
@@ -113,7 +114,7 @@ def _title(callback) -> str:
     return kind.__name__ if ours or decides or _sets(callback) else ""
 
 
-def _alone(callbacks) -> list:
+def _alone(callbacks: list[Any]) -> list[str]:
     """A sentence for each callback by which this rank decides alone, though others follow it."""
     found = []
     for i, callback in enumerate(callbacks):
@@ -146,7 +147,7 @@ def _alone(callbacks) -> list:
     return found
 
 
-def _may_stop_alone(callbacks) -> list:
+def _may_stop_alone(callbacks: list[Any]) -> list[str]:
     """What is right where all ranks come to the same, and is a likely cause once they have not."""
     for i, callback in enumerate(callbacks):
         agreed = any(isinstance(one, (AgreeOnStop, EarlyStopping)) for one in callbacks[i + 1 :])
@@ -158,7 +159,7 @@ def _may_stop_alone(callbacks) -> list:
     return []
 
 
-def _written(callbacks) -> list:
+def _written(callbacks: list[Any]) -> list[str]:
     """The files that Keras's own callbacks write on this rank."""
     found = []
     for callback in callbacks:
@@ -170,7 +171,7 @@ def _written(callbacks) -> list:
     return found
 
 
-def _entries(fit: _Fit, callback) -> dict:
+def _entries(fit: _Fit, callback: Any) -> dict[str, Any]:
     """What all ranks should give fit() alike, as entries for differences()."""
     titles = [title for title in map(_title, fit.callbacks) if title]
     params = callback.params or {}
@@ -186,14 +187,14 @@ def _entries(fit: _Fit, callback) -> dict:
     return {name: (name, text) for name, text in texts.items()}
 
 
-def _validation(arguments) -> str:
+def _validation(arguments: dict[str, Any]) -> str:
     if arguments.get("validation_data") is None:
         return "not given"
     frequency = arguments["validation_freq"]
     return "given" if frequency == 1 else f"given, validation_freq={frequency}"
 
 
-def _same_file(fit: _Fit, lines: list, process_set) -> list:
+def _same_file(fit: _Fit, lines: list[str], process_set: ProcessSet) -> list[str]:
     """What to say if all ranks write the same files, of which some are on one machine."""
     written = _written(fit.callbacks)
     if not written or basics.local_size() == 1 or any(one.startswith(_FILES) for one in lines):
@@ -205,7 +206,7 @@ def _same_file(fit: _Fit, lines: list, process_set) -> list:
     ]
 
 
-def look(callback) -> None:
+def look(callback: Any) -> None:
     """Warns of what ranks give a fit() differently, and of callbacks that decide on one rank.
 
     What is found is also told to the engine, whose errors end with it until forget() is called.

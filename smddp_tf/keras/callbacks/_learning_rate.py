@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import LoadedClass
+from smddp_tf._types import LoadedClass, Variable
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet, fix_steps_per_execution
 from smddp_tf.keras.callbacks._stopping import monitored
@@ -19,7 +20,7 @@ from smddp_tf.keras.callbacks._stopping import monitored
 tf = tensorflow()
 
 
-def _velocities(optimizer) -> list:
+def _velocities(optimizer: Any) -> list[Variable]:
     """The momentum variables that accumulate gradients times the learning rate."""
     names = {kind.__name__ for kind in type(optimizer).__mro__}
     if "SGD" not in names:
@@ -29,7 +30,7 @@ def _velocities(optimizer) -> list:
     return [v for v in getattr(optimizer, "momentums", None) or [] if v is not None]
 
 
-def _steps_per_execution(model) -> int:
+def _steps_per_execution(model: Any) -> int:
     """The number of batches per execution: a rate set before one applies to all of them."""
     steps = getattr(model, "_steps_per_execution", None)  # tf_keras: a variable, or None
     if steps is None:
@@ -66,7 +67,7 @@ class LearningRateScheduleCallback(Callback):
         staircase: bool = True,
         momentum_correction: bool = True,
         steps_per_epoch: int | None = None,
-    ):
+    ) -> None:
         super().__init__()
         for name, value in (("initial_lr", initial_lr), ("multiplier", multiplier)):
             if not hasattr(value, "__float__") and not (name == "multiplier" and callable(value)):
@@ -91,7 +92,7 @@ class LearningRateScheduleCallback(Callback):
         self._steps = steps_per_epoch or 0  # of this fit(); on_train_begin() finds it
         self.epoch = 0
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Checks that the learning rate can be set."""
         del logs
         rate = getattr(innermost(self.model.optimizer), "_learning_rate", None)
@@ -109,12 +110,12 @@ class LearningRateScheduleCallback(Callback):
                     "batches this dataset has"
                 )
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Records the epoch."""
         del logs
         self.epoch = epoch
 
-    def on_train_batch_begin(self, batch: int, logs: dict | None = None):
+    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Sets the rate."""
         super().on_train_batch_begin(batch, logs)  # on_batch_begin(), which scripts replace
         if self.epoch < self.start_epoch:
@@ -140,7 +141,7 @@ class LearningRateScheduleCallback(Callback):
             for velocity in _velocities(optimizer):
                 velocity.assign(velocity * (rate / before))
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the learning rate to the logs."""
         del epoch
         if logs is not None:
@@ -167,10 +168,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
         process_set: ProcessSet = global_process_set,
-    ):
+    ) -> None:
         check_process_set(process_set)
 
-        def multiplier(epoch):
+        def multiplier(epoch: float) -> float:
             ranks = check_process_set(process_set).size
             return min(1.0, (1 + epoch * (ranks - 1) / warmup_epochs) / ranks)
 
@@ -190,7 +191,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         last = min(batch + _steps_per_execution(self.model), self._steps)
         return self.epoch + last / self._steps
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Adds the learning rate to the logs, and prints when warm-up is done."""
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and basics.rank() == 0:
@@ -213,7 +214,7 @@ class ReduceLROnPlateau(OnProcessSet, _Plateau):
       **options: same as for tf.keras.callbacks.ReduceLROnPlateau.
     """
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Decides by the average over the ranks."""
         logs = {} if logs is None else logs
         value = monitored(logs, self.monitor, self.process_set)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
@@ -26,7 +27,7 @@ class _Evaluation:
     evaluate() resets the metrics, and that ends this.
     """
 
-    def __init__(self, model, process_set) -> None:
+    def __init__(self, model: Any, process_set: ProcessSet) -> None:
         self.model, self.process_set = model, process_set
         self.joined, self._resets = False, 0
         earlier = getattr(vars(model).get("reset_metrics"), "__self__", None)
@@ -51,13 +52,13 @@ class _Evaluation:
             if vars(self.model).get(name) == mine:
                 del vars(self.model)[name]
 
-    def _reset_metrics(self):
+    def _reset_metrics(self) -> Any:
         self._resets += 1
         if self._resets > 1:  # evaluate() does it once
             self.end()
         return self._originals["reset_metrics"]()
 
-    def _results(self, logs):
+    def _results(self, logs: dict[str, Any] | None) -> dict[str, Any]:
         self.end()
         logs = dict(self._originals[self._method](logs))
         self.joined = True
@@ -91,30 +92,30 @@ class MetricAverageCallback(Callback):
       RuntimeError: the ranks' learning rates differ at the end of an epoch.
     """
 
-    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set):
+    def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         del device
         check_process_set(process_set)
         self.process_set = process_set
         self._in_epoch = False
         self._around = False  # _in_epoch when set_params() was called: evaluate() inside an epoch
-        self._trained: dict | None = None
-        self._tested: dict | None = None
-        self._before: dict | None = None
+        self._trained: dict[str, Any] | None = None
+        self._tested: dict[str, Any] | None = None
+        self._before: dict[str, Any] | None = None
         self._evaluation: _Evaluation | None = None
 
-    def set_params(self, params: dict):
+    def set_params(self, params: dict[str, Any]) -> None:
         """Notices a fit() or evaluate() that begins, also after a fit() that was interrupted."""
         super().set_params(params)
         self._around, self._in_epoch = self._in_epoch, False
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Discards the previous epoch's results."""
         del epoch, logs
         self._in_epoch = True
         self._trained = self._tested = self._before = None
 
-    def on_test_begin(self, logs: dict | None = None):
+    def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Reduces the training metrics now, since validation resets them."""
         del logs
         if self._in_epoch:
@@ -124,7 +125,7 @@ class MetricAverageCallback(Callback):
                 self._before = self._joined()
             self._evaluation = _Evaluation(self.model, self.process_set)
 
-    def on_test_end(self, logs: dict | None = None):
+    def on_test_end(self, logs: dict[str, Any] | None = None) -> None:
         """Reduces the metrics of validation, or of an evaluate() that has not done so itself."""
         evaluation, self._evaluation = self._evaluation, None
         in_epoch, self._in_epoch = self._in_epoch, self._in_epoch or self._around
@@ -135,12 +136,12 @@ class MetricAverageCallback(Callback):
             _metrics.replace(logs, tested)
             _metrics.average(logs, self.process_set)
 
-    def on_predict_end(self, logs: dict | None = None):
+    def on_predict_end(self, logs: dict[str, Any] | None = None) -> None:
         """Goes on with the epoch around a predict()."""
         del logs
         self._in_epoch = self._in_epoch or self._around
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Replaces the numbers in the logs."""
         del epoch
         self._in_epoch = False
@@ -156,7 +157,7 @@ class MetricAverageCallback(Callback):
         _metrics.average(logs, self.process_set)
         self._check_learning_rate()
 
-    def _joined(self) -> dict:
+    def _joined(self) -> dict[str, Any]:
         if self.process_set.size() == 1:
             return {}
         return _metrics.of_all_ranks(self.model, self.process_set)

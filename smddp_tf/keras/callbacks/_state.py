@@ -1,26 +1,29 @@
 """Collects the state of a Keras model that must be equal on all ranks."""
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 from smddp_tf._gradients.equality import digests
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._state import share
 from smddp_tf._state.variables import variables_only
+from smddp_tf._types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import optimizers_of, variables_of
 
 tf = tensorflow()
 
 
-def _identity(variable) -> int:
+def _identity(variable: Variable) -> int:
     return id(getattr(variable, "_value", variable))
 
 
-def _layers(model) -> list:
+def _layers(model: Any) -> list[Any]:
     return list(getattr(model, "_flatten_layers", lambda: [model])())
 
 
-def gradient_weights(model) -> list:
+def gradient_weights(model: Any) -> list[Variable]:
     """Weights created as trainable, even if frozen; excludes the layers' other state."""
     kept = set()
     for layer in _layers(model):
@@ -30,13 +33,13 @@ def gradient_weights(model) -> list:
     return [weight for weight in variables_only(model.weights) if _identity(weight) in kept]
 
 
-def _is_random_state(variable) -> bool:
+def _is_random_state(variable: Variable) -> bool:
     """Whether the variable is the state of a random generator, which differs per rank."""
     name = getattr(variable, "path", "") or variable.name
     return "seed_generator" in name or name.split(":")[0].endswith("StateVar")
 
 
-def local_weights(optimizers, weights) -> list:
+def local_weights(optimizers: list[Any], weights: Iterable[Variable]) -> list[Variable]:
     """The weights whose gradients stay local (register_local_var)."""
     found = []
     for distribution in filter(None, map(_distribution.of, optimizers)):
@@ -44,7 +47,7 @@ def local_weights(optimizers, weights) -> list:
     return found
 
 
-def _slots_of(optimizer, weight) -> list:
+def _slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
     """The optimizer's slot variables of one weight."""
     if hasattr(optimizer, "get_slot_names"):  # legacy optimizer
         key = getattr(weight, "_unique_id", None)
@@ -65,7 +68,7 @@ def _slots_of(optimizer, weight) -> list:
     return [one[index] for one in lists if len(one) == count and hasattr(one[index], "assign")]
 
 
-def _optimizer_state(optimizer, local) -> list:
+def _optimizer_state(optimizer: Any, local: Iterable[Variable]) -> list[Variable]:
     """An optimizer's variables, except slots of local weights and accumulated gradients."""
     inner = _distribution.innermost(optimizer)
     left_out = [slot for weight in local for slot in _slots_of(inner, weight)]
@@ -74,7 +77,7 @@ def _optimizer_state(optimizer, local) -> list:
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     """A configuration's value without what differs by process: where its objects lie in memory."""
     if isinstance(value, dict):
         return {key: _plain(one) for key, one in value.items()}
@@ -85,7 +88,7 @@ def _plain(value):
     return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
-def _schedule(schedule) -> str:
+def _schedule(schedule: Any) -> str:
     try:
         config = schedule.get_config()
     except NotImplementedError:  # Keras asks for it only to save
@@ -93,7 +96,7 @@ def _schedule(schedule) -> str:
     return f"{type(schedule).__name__} {_plain(config)}"
 
 
-def _rate(optimizer) -> str:
+def _rate(optimizer: Any) -> str:
     rate = getattr(optimizer, "learning_rate", None)
     if hasattr(rate, "get_config"):
         return _schedule(rate)
@@ -103,7 +106,7 @@ def _rate(optimizer) -> str:
         return type(rate).__name__
 
 
-def options(model) -> dict:
+def options(model: Any) -> dict[str, Any]:
     """The reduction options of each optimizer, as entries for differences()."""
     found = {}
     for i, optimizer in enumerate(optimizers_of(model)):
@@ -117,7 +120,7 @@ def options(model) -> dict:
     return found
 
 
-def everything(model, excluded=(), also_statistics=False) -> dict:
+def everything(model: Any, excluded: Any = (), also_statistics: bool = False) -> dict[str, Any]:
     """Weights, optimizers' variables and options, layers' state, as entries for differences().
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
@@ -14,14 +15,14 @@ from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 tf = tensorflow()
 
 
-def _any_rank(flag: bool, name: str, process_set) -> bool:
+def _any_rank(flag: bool, name: str, process_set: ProcessSet) -> bool:
     if process_set.size() == 1:
         return flag
     own = tf.constant(int(flag))
     return bool(allreduce(own, op=Max, name=name, process_set=process_set))
 
 
-def monitored(logs, monitor: str, process_set):
+def monitored(logs: dict[str, Any] | None, monitor: str, process_set: ProcessSet) -> float | None:
     """The metric's average over the ranks that report it; None if no rank does."""
     value = (logs or {}).get(monitor)
     if process_set.size() == 1:
@@ -49,12 +50,12 @@ class EarlyStopping(OnProcessSet, _EarlyStopping):
       **options: same as for tf.keras.callbacks.EarlyStopping.
     """
 
-    def get_monitor_value(self, logs: dict | None):
+    def get_monitor_value(self, logs: dict[str, Any] | None) -> Any:
         """The metric, averaged over the ranks that report it."""
         value = monitored(logs, self.monitor, self.process_set)
         return super().get_monitor_value(logs) if value is None else value
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Runs Keras's check, then stops on all ranks if any rank wants to."""
         super().on_epoch_end(epoch, logs)
         stop = bool(self.model.stop_training)
@@ -76,7 +77,7 @@ class AgreeOnStop(Callback):
       ValueError: every is not positive.
     """
 
-    def __init__(self, every: int = 1, process_set: ProcessSet = global_process_set):
+    def __init__(self, every: int = 1, process_set: ProcessSet = global_process_set) -> None:
         super().__init__()
         if not hasattr(every, "__index__") or every < 1:
             raise ValueError(f"every={every!r} is not a number of batches >= 1")
@@ -84,16 +85,16 @@ class AgreeOnStop(Callback):
         self.every, self.process_set = int(every), process_set
         self._batches, self._wanted = 0, False
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Resets the batch count, so that all ranks agree at the same batches."""
         del logs
         self._batches, self._wanted = 0, False
 
-    def _wants_to_stop(self, logs) -> bool:
+    def _wants_to_stop(self, logs: dict[str, Any] | None) -> bool:
         del logs
         return bool(self.model.stop_training)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Records a request to stop; agrees when `every` batches have passed."""
         del batch
         self._batches += 1
@@ -102,7 +103,7 @@ class AgreeOnStop(Callback):
         if self._batches % self.every == 0:
             self._agree()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Agrees on requests since the last agreement, including other callbacks' at epoch end."""
         del epoch, logs
         self._wanted |= bool(self.model.stop_training)
@@ -124,7 +125,7 @@ class TerminateOnNaN(AgreeOnStop):
       process_set: the ranks that take part; must include this rank.
     """
 
-    def _wants_to_stop(self, logs) -> bool:
+    def _wants_to_stop(self, logs: dict[str, Any] | None) -> bool:
         loss = (logs or {}).get("loss")
         invalid = loss is not None and not math.isfinite(float(loss))
         return invalid or super()._wants_to_stop(logs)

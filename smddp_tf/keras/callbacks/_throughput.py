@@ -11,7 +11,7 @@ from smddp_tf._gradients.options import whole_number
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Max, Sum
+from smddp_tf._job.reduce_op import Max, ReduceOp, Sum
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = tensorflow()
@@ -61,10 +61,10 @@ class Throughput(Callback):
     def __init__(
         self,
         batch_size: int,
-        log_dir: str | os.PathLike | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
         every: str | int = "epoch",
         process_set: ProcessSet = global_process_set,
-    ):
+    ) -> None:
         super().__init__()
         check_process_set(process_set)
         self.process_set = process_set
@@ -77,19 +77,19 @@ class Throughput(Callback):
         self._epoch = self._all_batches = self._last_batch = 0
         self._of_epoch, self._of_line = _Meter(), _Meter()  # each epoch has its own
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Opens the TensorBoard file."""
         del logs
         if self._log_dir and self.process_set.rank() == 0:
             self._writer = tf.summary.create_file_writer(str(self._log_dir))
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Starts the meters of the epoch and of the next line."""
         del logs
         self._epoch, self._last_batch = epoch, 0
         self._of_epoch, self._of_line = _Meter(), _Meter()
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts batches, and prints when `every` batches have passed."""
         del logs
         # With steps_per_execution, one call covers several batches.
@@ -101,7 +101,7 @@ class Throughput(Callback):
             self._report(self._of_line)
             self._of_line = _Meter()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Prints the epoch's numbers and adds them to the logs."""
         del epoch
         if self._of_epoch.batches:
@@ -109,13 +109,13 @@ class Throughput(Callback):
             if logs is not None:
                 logs.update(values)
 
-    def on_train_end(self, logs: dict | None = None):
+    def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         """Closes the TensorBoard file."""
         del logs
         if self._writer is not None:
             self._writer.close()
 
-    def _report(self, meter) -> dict:
+    def _report(self, meter: _Meter) -> dict[str, Any]:
         group = check_process_set(self.process_set)
         rate, share = meter.batches * self.batch_size / meter.seconds(), meter.wait_share()
         if group.size > 1:
@@ -135,7 +135,7 @@ class Throughput(Callback):
                     _write_scalar(name, value)
         return values
 
-    def _reduced(self, value: float, op, name: str) -> float:
+    def _reduced(self, value: float, op: ReduceOp, name: str) -> float:
         own = tf.constant(value)
         reduced = allreduce(own, op=op, name=name, process_set=self.process_set)
         return float(reduced)

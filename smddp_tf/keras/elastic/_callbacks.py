@@ -8,7 +8,7 @@ from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.elastic._state import State
 
 
-def _checked(state, *names) -> State:
+def _checked(state: Any, *names: str) -> State:
     if not isinstance(state, State):
         raise TypeError(f"expected an elastic state, got {type(state).__name__}")
     for name in names:
@@ -33,7 +33,7 @@ class CommitStateCallback(Callback):
       ValueError: batches_per_commit is not a positive integer.
     """
 
-    def __init__(self, state: State, batches_per_commit: int = 1):
+    def __init__(self, state: State, batches_per_commit: int = 1) -> None:
         super().__init__()
         if not isinstance(batches_per_commit, int) or batches_per_commit < 1:
             raise ValueError(
@@ -43,17 +43,17 @@ class CommitStateCallback(Callback):
         self._batches = 0  # since the last commit
         self._last = -1
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts from here, on all ranks alike."""
         del logs
         self._batches = 0
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Batches are numbered from 0 in each epoch."""
         del epoch, logs
         self._last = -1
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits if it is time; with steps_per_execution several batches end at once."""
         del logs
         self._batches += batch - self._last
@@ -64,7 +64,7 @@ class CommitStateCallback(Callback):
                 one.note_batch(batch)
             self.state.commit()
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Commits."""
         del logs
         self._batches = 0
@@ -76,7 +76,7 @@ class CommitStateCallback(Callback):
 class _Counter(Callback):
     """Keeps an attribute of a state up to date, also for callbacks that come before it."""
 
-    def __init__(self, state: State, name: str):
+    def __init__(self, state: State, name: str) -> None:
         super().__init__()
         self.state, self._name = _checked(state, name), name
         self._before = getattr(state, name)
@@ -85,17 +85,17 @@ class _Counter(Callback):
     def _set(self, done: int) -> None:
         setattr(self.state, self._name, done)
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts from what is done."""
         del logs
         self._before = getattr(self.state, self._name)
 
-    def on_train_batch_end(self, batch: int, logs: dict | None = None):
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts a batch."""
         del logs
         self.note_batch(batch)
 
-    def on_epoch_end(self, epoch: int, logs: dict | None = None):
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Counts an epoch."""
         del logs
         self.note_epoch(epoch)
@@ -115,7 +115,7 @@ class UpdateBatchStateCallback(_Counter):
       ValueError: it has no `batch`.
     """
 
-    def __init__(self, state: State):
+    def __init__(self, state: State) -> None:
         super().__init__(state, "batch")
 
     def note_batch(self, batch: int) -> None:
@@ -143,7 +143,7 @@ class UpdateEpochStateCallback(_Counter):
       ValueError: it has no `epoch`.
     """
 
-    def __init__(self, state: State):
+    def __init__(self, state: State) -> None:
         super().__init__(state, "epoch")
         self._first: Any = None  # the number of the epoch that fit() began with
 
@@ -154,12 +154,12 @@ class UpdateEpochStateCallback(_Counter):
         """Epoch number `epoch` of this fit() is done."""
         self._set(self._before + epoch - self._first + 1)
 
-    def on_train_begin(self, logs: dict | None = None):
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts from the epochs that are done."""
         super().on_train_begin(logs)
         self._first = None
 
-    def on_epoch_begin(self, epoch: int, logs: dict | None = None):
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Keeps the number that fit() began with."""
         del logs
         if self._first is None:

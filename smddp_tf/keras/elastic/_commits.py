@@ -21,9 +21,9 @@ class Commit:
     Values to be written are tensors, those that were read arrays.
     """
 
-    names: list
-    values: Iterable
-    objects: dict
+    names: list[str]
+    values: Iterable[Any]
+    objects: dict[str, Any]
 
 
 class Commits:
@@ -33,7 +33,7 @@ class Commits:
     be shared between hosts, and no rank can be a commit ahead of another.
     """
 
-    def __init__(self, number: int):
+    def __init__(self, number: int) -> None:
         folder = config.commits_folder()
         self._path: Any = pathlib.Path(folder) / f"state{number}.pickle" if folder else None
 
@@ -62,7 +62,7 @@ class Commits:
                 stacklevel=4,
             )
 
-    def _replace(self, head: bytes, values) -> None:
+    def _replace(self, head: bytes, values: Any) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._path.with_suffix(".new")
         with open(new, "wb") as file:

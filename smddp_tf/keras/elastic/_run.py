@@ -36,7 +36,7 @@ def _warn_if_forgotten(state: State) -> None:
         )
 
 
-def run(func: Callable) -> Callable:
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates a training, so that a restarted job goes on from its last commit.
 
     The decorated function takes the state first. When it is called, rank 0 takes up the last commit

@@ -25,8 +25,8 @@ class State:
     """Base of the states: who derives from it says what save(), restore() and sync() do."""
 
     def __init__(self) -> None:
-        self._reset_callbacks: list = []
-        self.counters: list = []  # callbacks that keep attributes up to date
+        self._reset_callbacks: list[Any] = []
+        self.counters: list[Any] = []  # callbacks that keep attributes up to date
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Adds functions that run() calls when a restarted job has taken up the last commit.
@@ -86,7 +86,7 @@ class ObjectState(State):
       TypeError: a name that the state has already.
     """
 
-    def __init__(self, **objects: Any):
+    def __init__(self, **objects: Any) -> None:
         super().__init__()
         for name in objects:
             if hasattr(self, name):
@@ -96,25 +96,25 @@ class ObjectState(State):
         self._commits = Commits(next(_NUMBERS))
         self.save()
 
-    def _variables(self) -> list:
+    def _variables(self) -> list[Variable]:
         """The variables that belong to the state."""
         return []
 
-    def _kept(self) -> dict:
+    def _kept(self) -> dict[str, Any]:
         """What belongs to the state besides variables and objects."""
         return {}
 
-    def _take(self, kept: dict) -> None:
+    def _take(self, kept: dict[str, Any]) -> None:
         """Goes back to what _kept() returned."""
 
     def _send_kept(self) -> None:
         """Gives all ranks that of rank 0."""
 
-    def _set(self, objects: dict) -> None:
+    def _set(self, objects: dict[str, Any]) -> None:
         for name, value in objects.items():
             setattr(self, name, copy.deepcopy(value))
 
-    def _objects(self) -> dict:
+    def _objects(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._names}
 
     def save(self) -> None:
@@ -211,7 +211,7 @@ class TensorFlowState(ObjectState):
 
     def __init__(
         self, variables: Iterable[Variable] | None = None, session: Any = None, **objects: Any
-    ):
+    ) -> None:
         _require_eager()
         if session is not None:
             raise NotImplementedError("session=: elastic states need eager execution")
@@ -220,7 +220,7 @@ class TensorFlowState(ObjectState):
             raise ValueError("variables= has to list what is to be saved; eager execution has none")
         super().__init__(**objects)
 
-    def _variables(self) -> list:
+    def _variables(self) -> list[Variable]:
         return self.variables
 
 
@@ -238,7 +238,9 @@ class TensorFlowKerasState(ObjectState):
       ValueError: the model is not built.
     """
 
-    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **objects: Any):
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: Any = None, **objects: Any
+    ) -> None:
         _require_eager()
         del backend
         if not model.built:
@@ -249,13 +251,13 @@ class TensorFlowKerasState(ObjectState):
         self.model, self.optimizer = model, optimizer
         super().__init__(**objects)
 
-    def _variables(self) -> list:
+    def _variables(self) -> list[Variable]:
         return training_state(self.model, self.optimizer)
 
-    def _kept(self) -> dict:
+    def _kept(self) -> dict[str, Any]:
         return share.state_of(share.layers_of(self.model))
 
-    def _take(self, kept: dict) -> None:
+    def _take(self, kept: dict[str, Any]) -> None:
         share.restore(share.layers_of(self.model), kept)
 
     def _send_kept(self) -> None:
@@ -265,5 +267,5 @@ class TensorFlowKerasState(ObjectState):
 class KerasState(TensorFlowKerasState):
     """The name of TensorFlowKerasState in Horovod's Keras modules."""
 
-    def __init__(self, model: Any, optimizer: Any = None, **objects: Any):
+    def __init__(self, model: Any, optimizer: Any = None, **objects: Any) -> None:
         super().__init__(model, optimizer, **objects)
