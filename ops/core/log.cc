@@ -32,7 +32,14 @@ std::string LogLine(LogLevel level, const std::string& text) {
 
 void Log(LogLevel level, const std::string& text) {
   if (!LogEnabled(level)) return;
+  if (size_t lost = TakeLostLines()) {
+    WriteToStderr(LogLine(LogLevel::kWarning, std::to_string(lost) +
+                                                  " messages were lost here, since nobody read "
+                                                  "stderr"));
+  }
   WriteToStderr(LogLine(level, text));
 }
+
+void FlushLog() { FlushStderr(); }
 
 }  // namespace smddp

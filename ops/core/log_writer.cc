@@ -8,7 +8,6 @@
 #include <system_error>
 
 #include "core/background_writer.h"
-#include "core/log.h"
 
 namespace smddp {
 namespace {
@@ -34,7 +33,7 @@ BackgroundWriter* ToStderr() {
       delete own;
       return &current->to_stderr;
     }
-    static const int registered = std::atexit(FlushLog);
+    static const int registered = std::atexit(FlushStderr);
     static_cast<void>(registered);
     return &own->to_stderr;
   } catch (const std::system_error&) {
@@ -54,15 +53,15 @@ void WriteIfPossible(const std::string& line) {
 void WriteToStderr(const std::string& line) {
   BackgroundWriter* to_stderr = ToStderr();
   if (to_stderr == nullptr) return WriteIfPossible(line);
-  if (size_t lost = to_stderr->TakeLost()) {
-    to_stderr->Write(LogLine(LogLevel::kWarning, std::to_string(lost) +
-                                                     " messages were lost here, since nobody read "
-                                                     "stderr"));
-  }
   to_stderr->Write(line);
 }
 
-void FlushLog() {
+size_t TakeLostLines() {
+  Writer* current = writer;
+  return current != nullptr && current->process == ::getpid() ? current->to_stderr.TakeLost() : 0;
+}
+
+void FlushStderr() {
   Writer* current = writer;
   if (current != nullptr && current->process == ::getpid()) current->to_stderr.Flush(kFlushSeconds);
 }

@@ -2,6 +2,13 @@
 
 The ranks of a job are fixed, so a job in which one dies fails. ``smddprun --max-restarts N`` starts
 it again, and its states are then what they were at the last commit(). See docs/elastic.md.
+
+Examples:
+  >>> state = hvd.elastic.ObjectState(epoch=0)
+  >>> state.epoch += 1
+  >>> state.commit()
+  >>> state.epoch
+  1
 """
 
 from smddp_tf.keras.elastic._callbacks import (
