@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -35,11 +34,36 @@ struct smddp_plan {
 
 namespace {
 
-// The only mutable global state of the library. It is never destroyed, because TensorFlow's threads
-// may still call into it while the process exits.
+// The only mutable global state of the library. No destructor of a static ends it, because
+// TensorFlow's threads may still call into it while the process exits.
 std::mutex init_mutex;
 std::atomic<Communicator*> communicator{nullptr};
+// Protected by init_mutex: communicators that have left, which threads may still be inside of.
+auto& retired = *new std::vector<std::unique_ptr<Communicator>>;
 std::string suggested_nccl;  // protected by init_mutex
+std::atomic<int> inside{0};  // how many Uses there are
+
+// Null before init() and after shutdown(). The communicator lives at least as long as this.
+class Use {
+ public:
+  Use() {
+    ++inside;  // before the pointer is read
+    comm_ = communicator;
+  }
+  ~Use() { --inside; }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  Communicator* operator->() const { return comm_; }
+  explicit operator bool() const { return comm_ != nullptr; }
+
+ private:
+  Communicator* comm_;
+};
+
+// With init_mutex. Those that cannot be freed now are when another job ends.
+void FreeRetired() {
+  if (inside == 0) retired.clear();
+}
 
 Status NotInitialized() {
   return {Code::kNotInitialized,
@@ -47,27 +71,27 @@ Status NotInitialized() {
 }
 
 // Returns null and sets *why if the set cannot be used.
-std::shared_ptr<RankSet> FindSet(int number, Status* why) {
-  Communicator* comm = communicator;
-  if (comm != nullptr) return comm->Find(number, why);
+std::shared_ptr<RankSet> FindSet(const Use& comm, int number, Status* why) {
+  if (comm) return comm->Find(number, why);
   *why = NotInitialized();
   return nullptr;
 }
 
 Status RunRequest(const smddp_request& in) {
+  Use comm;
   Status status;
-  std::shared_ptr<RankSet> set = FindSet(in.process_set, &status);
+  std::shared_ptr<RankSet> set = FindSet(comm, in.process_set, &status);
   if (set == nullptr) return status;
   Request request;
   status = ToRequest(in, set->topology(), Parts::kKnown, &request);
   return status.ok() ? set->Run(std::move(request)) : status;
 }
 
-// The other ranks wait for this one in what has thrown, so they hear of it.
-Status BreakJob(const std::string& what, const std::exception& error) {
-  Status status = OutOf(error);
-  Communicator* comm = communicator;
-  if (comm == nullptr) return status;
+// The other ranks wait for this one in what has thrown, so they hear of it. Once this returns, no
+// operation of this rank is pending.
+Status BreakJob(const std::string& what, Status status) {
+  Use comm;
+  if (!comm) return status;
   std::string rank = "rank " + std::to_string(comm->topology().rank);
   status = status.Within(rank + " failed in " + what);
   comm->Break(status, true);
@@ -77,31 +101,43 @@ Status BreakJob(const std::string& what, const std::exception& error) {
 // Return() of what a function returns in which ranks wait for each other.
 template <typename Fn>
 int ReturnOfAll(const char* what, Fn&& fn) {
-  try {
-    return Return(fn());
-  } catch (const std::exception& error) {
-    return Return(BreakJob(what, error));
-  }
+  return Guarded([&] { return Return(fn()); },
+                 [&](const Status& thrown) { return Return(BreakJob(what, thrown)); });
 }
 
-// Wraps a C callback for the engine.
-std::function<void(const Status&)> Tell(smddp_done done, void* argument) {
-  return [done, argument](const Status& result) {
-    done(argument, static_cast<int>(result.code()), Explained(result).c_str());
-  };
+// A C callback as the engine calls it: once, by whoever comes first.
+using Teller = std::function<void(const Status&)>;
+
+void Tell(smddp_done done, void* argument, const Status& result) {
+  Guarded([&] { done(argument, static_cast<int>(result.code()), Explained(result).c_str()); },
+          [&](const Status&) { done(argument, SMDDP_SYSTEM, "no memory is left"); });
+}
+
+// Calls start(teller), which has the teller called later. If that throws, the callback hears of it,
+// whether the operation had begun or not.
+template <typename Fn>
+void ToldOf(const char* what, smddp_done done, void* argument, Fn&& start) {
+  std::shared_ptr<std::atomic<bool>> told;
+  Guarded(
+      [&] {
+        told = std::make_shared<std::atomic<bool>>(false);
+        start([done, argument, told](const Status& result) {
+          if (!told->exchange(true)) Tell(done, argument, result);
+        });
+      },
+      [&](const Status& thrown) {
+        Status status = BreakJob(what, thrown);
+        if (told == nullptr || !told->exchange(true)) Tell(done, argument, status);
+      });
 }
 
 // Turns the request into an operation. Returns null if *problem was already set or the request is
 // invalid; `done` has then been called.
 std::unique_ptr<Operation> Prepare(const smddp_request& request, const RankSet* set, Parts parts,
-                                   smddp_done done, void* argument, Status* problem) {
+                                   Teller teller, Status* problem) {
   auto operation = std::make_unique<Operation>();
-  try {
-    if (set != nullptr) *problem = ToRequest(request, set->topology(), parts, &operation->request);
-  } catch (const std::exception& error) {
-    *problem = BreakJob("a collective", error);
-  }
-  operation->done = Tell(done, argument);
+  if (set != nullptr) *problem = ToRequest(request, set->topology(), parts, &operation->request);
+  operation->done = std::move(teller);
   if (problem->ok()) return operation;
   operation->done(*problem);
   return nullptr;
@@ -141,15 +177,18 @@ Status InitOnce(const std::vector<int>& ranks, Terms terms) {
   if (!status.ok()) return status;
   communicator = comm.release();
   // A forked child has none of the threads and is not a rank: for it, the job does not exist.
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { communicator = nullptr; });
+  static const int registered = pthread_atfork(nullptr, nullptr, [] {
+    communicator = nullptr;
+    inside = 0;
+  });
   static_cast<void>(registered);
   return {};
 }
 
 template <typename Fn>
 int FromTopology(Fn&& fn) {
-  Communicator* comm = communicator;
-  return comm == nullptr ? -1 : fn(comm->topology());
+  Use comm;
+  return comm ? fn(comm->topology()) : -1;
 }
 
 }  // namespace
@@ -159,20 +198,21 @@ int smddp_init(void) { return smddp_init_job(nullptr, 0, nullptr, nullptr, nullp
 int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const char* should_agree,
                    const char* problem) {
   auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
-  Terms terms{text(must_agree), text(should_agree), text(problem)};
-  try {
-    return Return(InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms)));
-  } catch (const std::exception& error) {
-    return Return(OutOf(error));
-  }
+  return ReturnOf([&] {
+    Terms terms{text(must_agree), text(should_agree), text(problem)};
+    return InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms));
+  });
 }
 
 int smddp_shutdown(int failed) {
-  std::lock_guard<std::mutex> lock(init_mutex);
-  Communicator* comm = communicator.exchange(nullptr);
-  if (comm != nullptr) comm->Leave(failed != 0 || comm->failed());
-  FlushLog();
-  return SMDDP_OK;
+  return ReturnOf([&]() -> Status {
+    std::lock_guard<std::mutex> lock(init_mutex);
+    Communicator* comm = communicator.exchange(nullptr);
+    if (comm != nullptr && comm->Leave(failed != 0 || comm->failed())) retired.emplace_back(comm);
+    FreeRetired();
+    FlushLog();
+    return {};
+  });
 }
 
 void smddp_ask_before_interrupts(int (*ask)(void)) { AskBeforeInterrupts(ask); }
@@ -214,36 +254,49 @@ const char* smddp_build(void) {
 }
 
 void smddp_suggest_nccl(const char* path) {
-  std::lock_guard<std::mutex> lock(init_mutex);
-  suggested_nccl = path;
+  ReturnOf([&]() -> Status {
+    std::lock_guard<std::mutex> lock(init_mutex);
+    suggested_nccl = path;
+    return {};
+  });
 }
 
 const char* smddp_nccl(void) {
   std::lock_guard<std::mutex> lock(init_mutex);
   static std::string text;
-  Config config;
-  Status status = Config::FromEnvironment(&config);
-  config.nccl_hint = suggested_nccl;
-  std::string why = status.message();
-  auto library = status.ok() ? FindNccl(config, &why) : nullptr;
-  text = library != nullptr ? library->VersionText() + ": " + library->path : "none: " + why;
+  auto look = [] {
+    Config config;
+    Status status = Config::FromEnvironment(&config);
+    config.nccl_hint = suggested_nccl;
+    std::string why = status.message();
+    auto library = status.ok() ? FindNccl(config, &why) : nullptr;
+    return library != nullptr ? library->VersionText() + ": " + library->path : "none: " + why;
+  };
+  text = Guarded(look, [](const Status& thrown) { return "none: " + thrown.message(); });
   return text.c_str();
 }
 
 const char* smddp_kernels(void) { return ImageText(); }
 
 void smddp_warn(const char* text) {
-  LogWarning(text);
-  FlushLog();
+  ReturnOf([&]() -> Status {
+    LogWarning(text);
+    FlushLog();
+    return {};
+  });
 }
 void smddp_info(const char* text) {
-  LogInfo(text);
-  FlushLog();
+  ReturnOf([&]() -> Status {
+    LogInfo(text);
+    FlushLog();
+    return {};
+  });
 }
 
 int smddp_stats_json(char* buffer, size_t n) {
-  Communicator* comm = communicator;
-  std::string text = comm == nullptr ? "{}" : comm->StatsJson();
+  Use comm;
+  std::string text = Guarded([&] { return comm ? comm->StatsJson() : "{}"; },
+                             [](const Status&) { return std::string("{}"); });
   if (n > 0) {
     std::strncpy(buffer, text.c_str(), n - 1);
     buffer[n - 1] = '\0';
@@ -252,9 +305,9 @@ int smddp_stats_json(char* buffer, size_t n) {
 }
 
 int smddp_process_set_add(const int32_t* ranks, int n, int* process_set) {
-  Communicator* comm = communicator;
-  if (comm == nullptr) return Return(NotInitialized());
+  Use comm;
   return ReturnOfAll("add_process_set", [&] {
+    if (!comm) return NotInitialized();
     std::vector<int> sorted(ranks, ranks + n);
     std::sort(sorted.begin(), sorted.end());
     return comm->AddSet(sorted, process_set);
@@ -262,45 +315,51 @@ int smddp_process_set_add(const int32_t* ranks, int n, int* process_set) {
 }
 
 int smddp_process_set_remove(int process_set) {
-  Communicator* comm = communicator;
-  return ReturnOfAll("remove_process_set", [&] {
-    return comm == nullptr ? NotInitialized() : comm->RemoveSet(process_set);
-  });
+  Use comm;
+  return ReturnOfAll("remove_process_set",
+                     [&] { return comm ? comm->RemoveSet(process_set) : NotInitialized(); });
 }
 
 int smddp_process_set_ranks(int process_set, int32_t* ranks, int n) {
-  Communicator* comm = communicator;
-  if (comm == nullptr) return -1;
-  std::vector<int> members = comm->RanksOf(process_set);
+  Use comm;
+  if (!comm) return -1;
+  std::vector<int> members;
+  int code = ReturnOf([&]() -> Status {
+    members = comm->RanksOf(process_set);
+    return {};
+  });
   std::copy_n(members.begin(), std::min(n, static_cast<int>(members.size())), ranks);
-  return members.empty() ? -1 : static_cast<int>(members.size());
+  return code != SMDDP_OK || members.empty() ? -1 : static_cast<int>(members.size());
 }
 
 int smddp_agree(const char* text) {
-  Communicator* comm = communicator;
-  return ReturnOfAll("an agreement",
-                     [&] { return comm == nullptr ? NotInitialized() : comm->Agree(text); });
+  Use comm;
+  return ReturnOfAll("an agreement", [&] { return comm ? comm->Agree(text) : NotInitialized(); });
 }
 
 int smddp_timeline_start(const char* path) {
-  Communicator* comm = communicator;
+  Use comm;
   return ReturnOf([&] {
-    return comm == nullptr ? NotInitialized()
-                           : comm->timeline()->Start(path, comm->topology().rank);
+    return comm ? comm->timeline()->Start(path, comm->topology().rank) : NotInitialized();
   });
 }
 
 int smddp_timeline_stop(void) {
-  Communicator* comm = communicator;
-  if (comm == nullptr) return Return(NotInitialized());
-  comm->timeline()->Stop();
-  return SMDDP_OK;
+  Use comm;
+  return ReturnOf([&] {
+    if (!comm) return NotInitialized();
+    comm->timeline()->Stop();
+    return Status();
+  });
 }
 
 int smddp_join(int* last) {
-  Status status;
-  std::shared_ptr<RankSet> everybody = FindSet(0, &status);
-  return ReturnOfAll("join", [&] { return everybody == nullptr ? status : everybody->Join(last); });
+  return ReturnOfAll("join", [&] {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> everybody = FindSet(comm, 0, &status);
+    return everybody == nullptr ? status : everybody->Join(last);
+  });
 }
 
 int smddp_run(const smddp_request* request) {
@@ -308,34 +367,45 @@ int smddp_run(const smddp_request* request) {
 }
 
 void smddp_post(const smddp_request* request, smddp_done done, void* argument) {
-  Status status;
-  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  std::unique_ptr<Operation> operation =
-      Prepare(*request, set.get(), Parts::kKnown, done, argument, &status);
-  if (operation != nullptr) set->Post(std::move(operation));
+  ToldOf("a collective", done, argument, [&](Teller teller) {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, request->process_set, &status);
+    std::unique_ptr<Operation> operation =
+        Prepare(*request, set.get(), Parts::kKnown, std::move(teller), &status);
+    if (operation != nullptr) set->Post(std::move(operation));
+  });
 }
 
 void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int num_splits,
                        smddp_allocate allocate, smddp_done done, void* argument) {
-  Status status;
-  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  std::unique_ptr<Operation> operation =
-      Prepare(*request, set.get(), Parts::kGathered, done, argument, &status);
-  if (operation == nullptr) return;
-  Request* placed = &operation->request;
-  auto output = [allocate, argument, placed, stream = request->stream](
-                    const std::vector<int64_t>& rows, void** out) -> Status {
-    int code = allocate(argument, rows.data(), static_cast<int>(rows.size()), out);
-    if (code != SMDDP_OK) return {static_cast<Code>(code), "the output cannot be allocated"};
-    return PlaceOutput(rows, *out, stream, placed);
-  };
-  PostRagged(std::move(set), std::move(operation),
-             std::vector<int32_t>(splits, splits + num_splits), std::move(output));
+  ToldOf("a collective", done, argument, [&](Teller teller) {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, request->process_set, &status);
+    std::unique_ptr<Operation> operation =
+        Prepare(*request, set.get(), Parts::kGathered, std::move(teller), &status);
+    if (operation == nullptr) return;
+    Request* placed = &operation->request;
+    auto output = [allocate, argument, placed, stream = request->stream](
+                      const std::vector<int64_t>& rows, void** out) -> Status {
+      int code = allocate(argument, rows.data(), static_cast<int>(rows.size()), out);
+      if (code != SMDDP_OK) return {static_cast<Code>(code), "the output cannot be allocated"};
+      return PlaceOutput(rows, *out, stream, placed);
+    };
+    PostRagged(std::move(set), std::move(operation),
+               std::vector<int32_t>(splits, splits + num_splits), std::move(output));
+  });
 }
 
 int64_t smddp_own_rows(int process_set, int64_t rows) {
-  Status ignored;
-  std::shared_ptr<RankSet> set = FindSet(process_set, &ignored);
+  Use comm;
+  std::shared_ptr<RankSet> set;
+  ReturnOf([&] {
+    Status why;
+    set = FindSet(comm, process_set, &why);
+    return why;
+  });
   if (set == nullptr) return -1;
   const Topology& topo = set->topology();
   return static_cast<int64_t>(RowsOf(rows, topo.size, topo.rank).size());
@@ -370,35 +440,48 @@ int smddp_barrier(const char* name) {
 
 smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text, int num_buckets,
                            int process_set) {
-  auto info = std::make_shared<PlanInfo>();
-  info->fingerprint = static_cast<uint64_t>(fingerprint);
-  info->name = name;
-  info->text = std::make_shared<const std::string>(text);
-  info->num_buckets = num_buckets;
-  return new smddp_plan{std::move(info), process_set};
+  smddp_plan* plan = nullptr;
+  ReturnOf([&]() -> Status {
+    auto info = std::make_shared<PlanInfo>();
+    info->fingerprint = static_cast<uint64_t>(fingerprint);
+    info->name = name;
+    info->text = std::make_shared<const std::string>(text);
+    info->num_buckets = num_buckets;
+    plan = new smddp_plan{std::move(info), process_set};
+    return {};
+  });
+  return plan;
 }
 
 void smddp_plan_delete(smddp_plan* plan) { delete plan; }
 
 int smddp_plan_begin(const smddp_plan* plan, int64_t* run) {
-  Status status;
-  std::shared_ptr<RankSet> set = FindSet(plan->process_set, &status);
-  if (set != nullptr) status = set->BeginPlan(plan->info, run);
-  return Return(status);
+  return ReturnOfAll("a step", [&] {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, plan->process_set, &status);
+    return set != nullptr ? set->BeginPlan(plan->info, run) : status;
+  });
 }
 
 void smddp_plan_bucket(int64_t run, int bucket, const smddp_request* request, smddp_done done,
                        void* argument) {
-  Status status;
-  std::shared_ptr<RankSet> set = FindSet(request->process_set, &status);
-  std::unique_ptr<Operation> operation =
-      Prepare(*request, set.get(), Parts::kKnown, done, argument, &status);
-  if (operation != nullptr) set->SubmitBucket(run, bucket, std::move(operation));
+  ToldOf("a step", done, argument, [&](Teller teller) {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, request->process_set, &status);
+    std::unique_ptr<Operation> operation =
+        Prepare(*request, set.get(), Parts::kKnown, std::move(teller), &status);
+    if (operation != nullptr) set->SubmitBucket(run, bucket, std::move(operation));
+  });
 }
 
 void smddp_plan_end(int process_set, int64_t run, smddp_done done, void* argument) {
-  Status status;
-  std::shared_ptr<RankSet> set = FindSet(process_set, &status);
-  if (set == nullptr) return Tell(done, argument)(status);
-  set->EndPlan(run, Tell(done, argument));
+  ToldOf("a step", done, argument, [&](Teller teller) {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, process_set, &status);
+    if (set == nullptr) return teller(status);
+    set->EndPlan(run, std::move(teller));
+  });
 }

@@ -5,6 +5,9 @@
 
 #include "capi/smddp.h"
 
+using smddp::ReturnOf;
+using smddp::Status;
+
 namespace {
 
 thread_local std::string last_error;
@@ -30,11 +33,20 @@ int smddp::Return(const Status& status) {
 
 const char* smddp_last_error(void) { return last_error.c_str(); }
 
-void smddp_name_next(const char* name) { next_name = name; }
+void smddp_name_next(const char* name) {
+  next_name.clear();
+  ReturnOf([&]() -> Status {
+    next_name = name;
+    return {};
+  });
+}
 
 const char* smddp_next_name(void) { return next_name.c_str(); }
 
 void smddp_suspect(const char* text) {
-  std::lock_guard<std::mutex> lock(suspicion_mutex);
-  *suspicion = text;
+  ReturnOf([&]() -> Status {
+    std::lock_guard<std::mutex> lock(suspicion_mutex);
+    *suspicion = text;
+    return {};
+  });
 }

@@ -233,6 +233,7 @@ SMDDP_EXPORT int smddp_topk_sum(const int32_t* indices, const float* values, int
 // ---- gradient plans (engine/bucket_scheduler.h) -------------------------------------------------
 
 typedef struct smddp_plan smddp_plan;
+// Null if memory has run out; smddp_last_error() says so.
 SMDDP_EXPORT smddp_plan* smddp_plan_new(int64_t fingerprint, const char* name, const char* text,
                                         int num_buckets, int process_set);
 SMDDP_EXPORT void smddp_plan_delete(smddp_plan* plan);

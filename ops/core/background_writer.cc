@@ -33,7 +33,8 @@ BackgroundWriter::BackgroundWriter(int descriptor, bool owned, size_t most_bytes
     : most_bytes_(most_bytes), state_(std::make_shared<State>()) {
   state_->descriptor = descriptor;
   state_->owned = owned;
-  RunDetached([state = state_] { Run(state.get()); });
+  // Run allocates nothing.
+  RunDetached([state = state_] { Run(state.get()); }, [](const Status&) {});
 }
 
 BackgroundWriter::~BackgroundWriter() {

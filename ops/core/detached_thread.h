@@ -11,16 +11,22 @@
 #include <system_error>
 #include <utility>  // for move
 
+#include "core/guarded.h"
+
 namespace smddp {
 
 // Runs `body` on a thread of its own, which takes no signals: a handler may be a script's, and
-// wait. Throws std::system_error, as std::thread does, if there can be no more threads.
-inline void RunDetached(std::function<void()> body) {
-  using Body = std::function<void()>;
-  auto owned = std::make_unique<Body>(std::move(body));
+// wait. If the body throws, the thread ends with failed(status). Throws std::system_error, as
+// std::thread does, if there can be no more threads.
+inline void RunDetached(std::function<void()> body, std::function<void(const Status&)> failed) {
+  struct Work {
+    std::function<void()> body;
+    std::function<void(const Status&)> failed;
+  };
+  auto owned = std::make_unique<Work>(Work{std::move(body), std::move(failed)});
   auto run = [](void* argument) -> void* {
-    std::unique_ptr<Body> own(static_cast<Body*>(argument));
-    (*own)();
+    std::unique_ptr<Work> own(static_cast<Work*>(argument));
+    Guarded(own->body, own->failed);
     return nullptr;
   };
   pthread_attr_t attributes;

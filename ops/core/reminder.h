@@ -8,6 +8,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/guarded.h"
 #include "core/log.h"
 
 namespace smddp {
@@ -21,7 +22,8 @@ class Reminder {
       thread_ = std::thread([this, seconds, text] {
         std::unique_lock<std::mutex> lock(mutex_);
         auto time = std::chrono::duration<double>(seconds);
-        if (!ended_.wait_for(lock, time, [this] { return over_; })) LogWarning(text);
+        if (ended_.wait_for(lock, time, [this] { return over_; })) return;
+        Guarded([&] { LogWarning(text); }, [](const Status&) {});  // there is nowhere to say it
       });
     } catch (const std::system_error& error) {
       LogInfo(std::string("no thread can remind of a long wait: ") + error.what());

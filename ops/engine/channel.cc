@@ -6,6 +6,7 @@
 
 #include "collective/joined.h"
 #include "core/deadline.h"
+#include "core/guarded.h"
 #include "core/log.h"
 #include "core/try_lock.h"
 
@@ -82,8 +83,8 @@ bool Channel::Pump() {
     try {
       while (failure_.ok() && (AdvanceBackground(&finished) | AdvanceFront(&finished)))
         moved = true;
-    } catch (const std::exception& error) {  // out of memory or threads
-      failure_ = {Code::kSystem, error.what()};
+    } catch (const std::exception& error) {
+      failure_ = OutOf(error);
       if (!queue_.empty()) BreakIn(*queue_.front(), &failure_);
     }
     if (!queue_.empty() || !background_.empty() || !finished.empty()) broken = failure_;
@@ -307,7 +308,11 @@ void Channel::Activate(Operation* operation) {
 }
 
 void Channel::Complete(Finished* finished) const {
-  for (auto& [operation, status] : *finished) operation->done(status);
+  for (auto& [operation, status] : *finished) {
+    // A callback that cannot go on must not keep the next from hearing.
+    Guarded([&, &operation = operation, &status = status] { operation->done(status); },
+            [](const Status& thrown) { LogError("a callback failed: " + thrown.message()); });
+  }
   // Another thread of this rank may be asleep until one of these is done.
   if (!finished->empty()) resources_.shm->RingSelf();
 }

@@ -96,27 +96,32 @@ void Communicator::AnnounceDeparture(const std::function<bool()>& stop) {
   }
 }
 
-void Communicator::Leave(bool failed) {
+bool Communicator::Leave(bool failed) {
   const bool broken = failed_;
   for (const auto& set : OwnSets()) set->StopProgress();
   for (const auto& set : OwnSets()) set->CloseDevices(broken || failed || !set->Idle());
   FailAll({Code::kNotInitialized, "smddp_tf was shut down on this rank"});
   if (monitor_ != nullptr) monitor_->Stop();
+  monitor_.reset();
   timeline_.Stop();
-  // The communicator stays, since threads may still come here, but its memory need not. With other
-  // ranks that does not matter: MPI can begin only once in a process.
-  if (context_->mpi == nullptr) return everybody_->ForgetMemory();
-  if (broken) return;  // the monitors report the failure, here and on the other nodes
+  if (context_->mpi == nullptr) {
+    everybody_->ForgetMemory();  // at once, whoever is still inside
+    return true;
+  }
+  if (broken) return false;  // the monitors report the failure, here and on the other nodes
   if (failed) {
     // Without waiting for an answer: the others may not come for long.
     Deadline handed_over(kHandOverSeconds);
-    return AnnounceDeparture([&] { return handed_over.Passed(); });
+    AnnounceDeparture([&] { return handed_over.Passed(); });
+    return false;
   }
   // Others may continue for a long time, say with an evaluation on one rank. A failed rank never
   // leaves in good order, so it is not awaited.
   ShutdownWait wait(context_->config, *everybody_);
   AnnounceDeparture([&] { return wait.Pointless(); });
   context_->mpi->Finalize([&] { return wait.Pointless(); });
+  // Between nodes MPI goes on receiving into the memory of the alarm and of the groups.
+  return topology().num_nodes == 1;
 }
 
 // ---- process sets -------------------------------------------------------------------------------

@@ -30,8 +30,9 @@ class Communicator : public Watched {
   // threads.
   Status Start(const std::function<Status()>& all_started = [] { return Status(); });
   // Announces that this rank is leaving, and stops the threads. If `failed`, MPI is not finalized,
-  // since peers may never reach MPI_Finalize.
-  void Leave(bool failed);
+  // since peers may never reach MPI_Finalize. Returns whether nobody but callers that are still
+  // inside uses this any more; otherwise it must stay until the process ends.
+  bool Leave(bool failed);
 
   const Topology& topology() const { return everybody_->topology(); }
 

@@ -1,8 +1,11 @@
 #include "engine/part_sizes.h"
 
 #include <algorithm>  // for min
+#include <functional>
 #include <string>
 #include <utility>  // for move
+
+#include "core/guarded.h"
 
 namespace smddp {
 namespace {
@@ -103,7 +106,8 @@ struct Ragged {
   std::unique_ptr<Operation> operation;  // the collective itself
   AllocateOutput allocate;
   PartSizes own;
-  std::vector<int64_t> gathered;  // the sizes of all ranks, in their order
+  std::function<void(const Status&)> done;  // the operation's
+  std::vector<int64_t> gathered;            // the sizes of all ranks, in their order
 
   std::vector<PartSizes> All() const {
     std::vector<PartSizes> all;
@@ -194,13 +198,24 @@ void PostRagged(std::shared_ptr<RankSet> set, std::unique_ptr<Operation> operati
                 const std::vector<int32_t>& splits, AllocateOutput allocate) {
   const Request& request = operation->request;
   PartSizes own = OwnPartSizes(request.kind, request.tensors[0].dims, splits, set->topology().size);
-  auto ragged = std::make_shared<Ragged>(
-      Ragged{std::move(set), std::move(operation), std::move(allocate), std::move(own), {}});
+  auto told = operation->done;
+  auto ragged = std::make_shared<Ragged>(Ragged{std::move(set),
+                                                std::move(operation),
+                                                std::move(allocate),
+                                                std::move(own),
+                                                std::move(told),
+                                                {}});
   std::unique_ptr<Operation> sizes = GatherSizes(ragged.get());
   sizes->done = [ragged](const Status& gathered) {
-    Status status = gathered.ok() ? Complete(ragged.get()) : gathered;
-    if (!status.ok()) return ragged->operation->done(status);
-    ragged->set->Post(std::move(ragged->operation));
+    auto run = [&] {
+      Status status = gathered.ok() ? Complete(ragged.get()) : gathered;
+      if (!status.ok()) return ragged->done(status);
+      ragged->set->Post(std::move(ragged->operation));
+    };
+    Guarded(run, [&](const Status& thrown) {
+      ragged->set->Break(thrown);
+      ragged->done(thrown);
+    });
   };
   ragged->set->Post(std::move(sizes));
 }

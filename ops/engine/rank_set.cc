@@ -1,7 +1,10 @@
 #include "engine/rank_set.h"
 
+#include <unistd.h>
+
 #include <utility>  // for move
 
+#include "core/guarded.h"
 #include "core/short_slice.h"
 
 namespace smddp {
@@ -17,6 +20,7 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
                  FlightRecorder* recorder, Timeline* timeline, double spin_seconds,
                  const Broken& broken)
     : number_(number),
+      broken_(broken),
       connection_(std::move(connection)),
       direct_(std::move(connection_->channels[0]), selector, recorder, timeline,
               TrackOf(number, false), false, UnlessClosed(broken)),
@@ -29,7 +33,10 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
 RankSet::~RankSet() = default;
 
 void RankSet::StartProgress() {
-  progress_ = std::thread([this] { ProgressLoop(); });
+  // On a broken set nothing needs it.
+  progress_ = std::thread([this] {
+    Guarded([this] { ProgressLoop(); }, [this](const Status& thrown) { Break(thrown); });
+  });
 }
 
 void RankSet::StopProgress() {
@@ -85,11 +92,17 @@ Status RankSet::Run(Request request) {
   auto operation = std::make_unique<Operation>();
   operation->request = std::move(request);
   operation->done = [&result](const Status& status) {
-    result.status = status;
+    Guarded([&] { result.status = status; },
+            [&](const Status&) { result.status = {status.code(), "no memory is left"}; });
     result.done.store(true, std::memory_order_release);
   };
   direct_.Enqueue(std::move(operation));
-  WaitOn(&direct_, result.done);
+  // The operation and its tensors stay in use until it has ended.
+  Guarded([&] { WaitOn(&direct_, result.done); },
+          [&](const Status& thrown) {
+            Break(thrown);
+            while (!result.done) ::usleep(100);
+          });
   return result.status;
 }
 

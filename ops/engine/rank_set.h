@@ -62,6 +62,9 @@ class RankSet {
 
   // True if no collective is pending or in progress.
   bool Idle() const { return direct_.Idle() && gradients_.Idle(); }
+  // Fails the job, since this rank could not go on in an operation of the set. Afterwards none is
+  // pending.
+  void Break(const Status& failure) { UnlessClosed(broken_)(failure, true); }
   // Fails every operation, pending or future; see Channel.
   void Fail(const Status& failure, Endings* endings);
   // After Fail; see Channel.
@@ -99,6 +102,7 @@ class RankSet {
   Waiter MakeWaiter() const;
 
   const int number_;
+  const Broken broken_;
   std::atomic<bool> closed_{false};
   std::atomic<double> joining_since_{0};
   std::unique_ptr<Connection> connection_;

@@ -85,7 +85,7 @@ struct Event {
 class Stream {
  public:
   Stream() {
-    smddp::RunDetached([this] { Run(); });
+    smddp::RunDetached([this] { Run(); }, [](const smddp::Status&) { std::abort(); });
   }
   void Enqueue(std::function<void()> work) {
     std::lock_guard<std::mutex> lock(mutex_);

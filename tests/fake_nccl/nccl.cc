@@ -92,6 +92,10 @@ bool SharesItsGpu(const Comm& comm) {
   return false;
 }
 
+void RunThread(std::function<void()> body) {
+  smddp::RunDetached(std::move(body), [](const smddp::Status&) { std::abort(); });
+}
+
 void Connect(const Handle& comm) {
   Dawdle();
   auto hangs = [&] { return Setting("FAKE_NCCL_HANG_INIT", -1) == comm->rank; };
@@ -193,7 +197,7 @@ EXPORT int ncclCommInitRankConfig(void** comm, int size, UniqueId id, int rank, 
     std::lock_guard<std::mutex> lock(mutex);
     Comms()[made.get()] = made;
   }
-  smddp::RunDetached([made] { Connect(made); });
+  RunThread([made] { Connect(made); });
   return kInProgress;
 }
 
@@ -209,7 +213,7 @@ EXPORT int ncclCommFinalize(void* handle) {
   if (comm == nullptr || comm->state != kSuccess) return kInvalidArgument;
   kept = false;
   comm->state = kInProgress;
-  smddp::RunDetached([comm] {
+  RunThread([comm] {
     Dawdle();
     bool ended = Await(*comm, [&] { return comm->kernels == 0; });
     comm->state = ended ? kSuccess : kInternalError;
@@ -383,7 +387,7 @@ EXPORT int ncclGroupEnd() {
   if (kernels.empty()) kernels.push_back({RunExchange, exchange.release()});
   comm->state = kInProgress;
   comm->kernels += static_cast<int>(kernels.size());
-  smddp::RunDetached([comm, kernels, stream = calls[0].stream] {
+  RunThread([comm, kernels, stream = calls[0].stream] {
     Dawdle();
     int failed = 0;
     for (const Kernel& one : kernels) failed |= FakeLaunch(stream, one.run, one.argument);

@@ -10,6 +10,7 @@
 #include "core/c_numbers.h"
 #include "core/deadline.h"
 #include "core/detached_thread.h"
+#include "core/guarded.h"
 #include "core/log.h"
 #include "engine/channel.h"
 #include "engine/watch/signals.h"
@@ -26,6 +27,7 @@ constexpr double kReadySeconds = 0.1;
 constexpr double kStillSeconds = 1;
 // What a thread waits for so long after SIGINT did not just end.
 constexpr double kInterruptSeconds = 0.2;
+constexpr char kNoMemory[] = "a rank of this job has no memory left";
 enum : int { kAsking, kMayInterrupt, kMayNot };
 
 // The ranks that rank `self` is waiting for.
@@ -89,12 +91,22 @@ void Monitor::Loop() {
     bool terminated = WaitForTermination(kTickMs);
     double now = NowSeconds();
     // A process that was suspended must not count that time as waiting for its peers.
-    Tick(std::min(now - last, 4 * kTickMs / 1000.0));
+    GuardedTick(std::min(now - last, 4 * kTickMs / 1000.0));
     last = now;
     if (terminated) AnswerTermination();
     WatchInterrupts();
   }
   shm_->Leave();
+}
+
+// A rank without memory or threads cannot be watched, so its job fails. If even that takes memory,
+// the next tick finds the posted failure, or tries again.
+void Monitor::GuardedTick(double seconds) {
+  auto tell = [this](const Status& thrown) {
+    if (!broken_) Break(thrown.Within("rank " + std::to_string(topo_.rank)));
+  };
+  Guarded([&] { Guarded([&] { Tick(seconds); }, tell); },
+          [this](const Status&) { shm_->PostFailure(static_cast<int>(Code::kSystem), kNoMemory); });
 }
 
 void Monitor::Tick(double seconds) {
@@ -159,8 +171,14 @@ void Monitor::CheckInterrupt(Status* failure) {
     may_interrupt_.reset();
   } else if (lasts && may_interrupt_ == nullptr) {
     // On a thread of its own, since Python may be slow to answer.
-    may_interrupt_ = std::make_shared<std::atomic<int>>(kAsking);
-    RunDetached([ask, answer = may_interrupt_] { *answer = ask() ? kMayInterrupt : kMayNot; });
+    auto answer = std::make_shared<std::atomic<int>>(kAsking);
+    auto run = [&] {
+      RunDetached([ask, answer] { *answer = ask() ? kMayInterrupt : kMayNot; },
+                  [answer](const Status&) { *answer = kMayNot; });
+    };
+    // Without a thread now, the next tick tries again.
+    may_interrupt_ =
+        Guarded([&] { return run(), answer; }, [](const Status&) { return decltype(answer)(); });
   } else if (lasts && *may_interrupt_ == kMayInterrupt && failure->ok()) {
     *failure = {Code::kRemote, "rank " + std::to_string(topo_.rank) +
                                    " was interrupted (SIGINT) while it " + what +
@@ -267,8 +285,8 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
              FormatNumber(config_.timeout_seconds) + " s (SMDDP_TIMEOUT_SECONDS)");
 }
 
+// May be called again if it throws.
 void Monitor::Break(const Status& own) {
-  broken_ = true;
   shm_->PostFailure(static_cast<int>(own.code()), own.message());
   // All ranks of the node report the failure that was posted first.
   std::string text = own.message();
@@ -279,6 +297,7 @@ void Monitor::Break(const Status& own) {
   broken_by_ = failure;
   TellNodes();
   watched_->FailAll(failure);
+  broken_ = true;
 }
 
 // A failure heard from another node went to all nodes already; repeating it is harmless. While a

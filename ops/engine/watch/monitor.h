@@ -35,6 +35,7 @@ class Monitor {
 
  private:
   void Loop();
+  void GuardedTick(double seconds);
   void Tick(double seconds);
   void CheckOperation(Operation* operation, const std::vector<int>& missing, Status* failure);
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;

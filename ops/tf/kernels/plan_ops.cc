@@ -23,8 +23,14 @@ void* CreateBegin(TF_OpKernelConstruction* context) {
       !ReadInt(context, "process_set", &process_set)) {
     return nullptr;
   }
-  return smddp_plan_new(fingerprint, name.c_str(), text.c_str(), static_cast<int>(buckets),
-                        static_cast<int>(process_set));
+  smddp_plan* plan = smddp_plan_new(fingerprint, name.c_str(), text.c_str(),
+                                    static_cast<int>(buckets), static_cast<int>(process_set));
+  if (plan == nullptr) {
+    ScopedStatus status;
+    TF_SetStatus(status, kTfInternal, smddp_last_error());
+    TF_OpKernelConstruction_Failure(context, status);
+  }
+  return plan;
 }
 
 void DestroyBegin(void* kernel) { smddp_plan_delete(static_cast<smddp_plan*>(kernel)); }

@@ -29,7 +29,10 @@ void RaggedCall::PostRagged(int kind, const int32_t* splits, int num_splits) {
 
 int RaggedCall::Allocate(void* argument, const int64_t* rows, int ranks, void** out) {
   auto* call = static_cast<RaggedCall*>(static_cast<OpCall*>(argument));
-  if (!call->AllocateOthers(rows, ranks) || !call->AllocateOutput(rows, ranks)) return SMDDP_SYSTEM;
+  bool allocated = smddp::Guarded(
+      [&] { return call->AllocateOthers(rows, ranks) && call->AllocateOutput(rows, ranks); },
+      [](const smddp::Status&) { return false; });
+  if (!allocated) return SMDDP_SYSTEM;
   *out = TF_TensorData(call->out_);
   return SMDDP_OK;
 }

@@ -23,7 +23,7 @@ void OpCall::Run(const void* kernel, TF_OpKernelContext* context,
   }
   kernel_ = kernel;
   context_ = context;
-  Start();
+  Guard([this] { Start(); });
 }
 
 void OpCall::RunBlocking(const void* kernel, TF_OpKernelContext* context) {
@@ -31,7 +31,7 @@ void OpCall::RunBlocking(const void* kernel, TF_OpKernelContext* context) {
   context_ = context;
   Latch latch;
   latch_ = &latch;
-  Start();
+  Guard([this] { Start(); });
   std::unique_lock<std::mutex> lock(latch.mutex);
   latch.changed.wait(lock, [&] { return latch.open; });
 }
@@ -41,7 +41,7 @@ void OpCall::Fail(int code, const std::string& message) {
   Finish();
 }
 
-void OpCall::Finish() {
+void OpCall::Finish() noexcept {
   // The call's tensors must be released before TensorFlow is notified, because it may end the step.
   AsyncDone done = std::move(done_);
   Latch* latch = latch_;
@@ -56,7 +56,7 @@ void OpCall::Done(void* argument, int code, const char* message) {
   auto* call = static_cast<OpCall*>(argument);
   if (code != SMDDP_OK) return call->Fail(code, message);
   std::function<void()> next = std::move(call->next_);
-  next();
+  call->Guard(next);
 }
 
 void OpCall::Post(smddp_request request, std::function<void()> next) {

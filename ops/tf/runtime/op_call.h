@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/guarded.h"
 #include "tf/runtime/async_done.h"
 #include "tf/runtime/op_kernel.h"
 
@@ -39,8 +40,15 @@ class OpCall {
   virtual void Start() = 0;
 
   void Fail(int code, const std::string& message);
+  // Runs what ends with Fail, Finish or Post; the call fails if it throws before that.
+  template <typename Fn>
+  void Guard(Fn&& fn) {
+    smddp::Guarded(fn, [this](const smddp::Status& thrown) {
+      Fail(static_cast<int>(thrown.code()), thrown.message());
+    });
+  }
   // Completes the call, on success or after a failure that was already reported to TensorFlow.
-  void Finish();
+  void Finish() noexcept;
   // Runs the collective, and then `next` if it succeeded.
   void Post(smddp_request request, std::function<void()> next);
   // Tells the request where its tensors are. Their outputs must have been allocated before.

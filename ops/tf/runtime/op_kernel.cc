@@ -143,6 +143,10 @@ bool TensorPairs::OpenOne(TF_OpKernelContext* context, int input, int output, in
   if (forwarded != input) {
     if (memory == SMDDP_HOST) AskForLargePages(TF_TensorData(out), TF_TensorByteSize(out));
     TF_GetInput(context, input, &in, status);
+    if (!status.ok()) {
+      TF_OpKernelContext_Failure(context, status);
+      return false;
+    }
     held_.push_back(in);
     from = TF_TensorData(in);
   }

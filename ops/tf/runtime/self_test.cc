@@ -16,10 +16,13 @@ void DestroySelfTest(void*) {}
 // y = x + 1, computed later on another thread, after the caller's stack has changed.
 class SelfTestCall : public OpCall {
   void Start() override {
-    smddp::RunDetached([this] {
+    auto later = [this] {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       Increment();
       Finish();
+    };
+    smddp::RunDetached(later, [this](const smddp::Status& thrown) {
+      Fail(static_cast<int>(thrown.code()), thrown.message());
     });
   }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "core/guarded.h"
 #include "tf/runtime/op_kernel.h"
 #include "tf/xla/xla_call.h"
 #include "tf/xla/xla_ffi_api.h"
@@ -81,8 +82,7 @@ Error* SetMemory(const Call& call, int memory, smddp_request* request) {
   return error;
 }
 
-template <int kMemory>
-Error* TypedCall(Call* call) {
+Error* Run(Call* call, int memory) {
   const Extension* extension = call->extensions;
   if (extension != nullptr && extension->type == kMetadataExtension) {
     Metadata* metadata = reinterpret_cast<MetadataExtension*>(call->extensions)->metadata;
@@ -115,7 +115,7 @@ Error* TypedCall(Call* call) {
   request.name = name.c_str();
   request.description = description.c_str();
 
-  if (Error* error = SetMemory(*call, kMemory, &request); error != nullptr) return error;
+  if (Error* error = SetMemory(*call, memory, &request); error != nullptr) return error;
 
   if (!reader.complete) {
     return Failure(api, SMDDP_SYSTEM, "an argument of a collective is missing in XLA's program");
@@ -130,6 +130,14 @@ Error* TypedCall(Call* call) {
   int code = RunXlaRequest(request, tensors, call->arguments.buffers[count]->data,
                            call->results.buffers[count]->data);
   return code == SMDDP_OK ? nullptr : Failure(api, code, smddp_last_error());
+}
+
+template <int kMemory>
+Error* TypedCall(Call* call) {
+  return smddp::Guarded([&] { return Run(call, kMemory); },
+                        [](const smddp::Status& thrown) {
+                          return Failure(loaded, SMDDP_SYSTEM, thrown.message().c_str());
+                        });
 }
 
 // Returns "", or XLA's error message.

@@ -7,6 +7,7 @@
 #include <utility>  // for move
 
 #include "core/c_numbers.h"
+#include "core/guarded.h"
 #include "tf/runtime/gnu_abi.h"
 #include "tf/xla/xla_call.h"
 
@@ -91,23 +92,30 @@ int RunFromXla(Arguments arguments, const void* const* in, void* const* results,
 
 // `status` is XLA's XlaCustomCallStatus, which has been a std::optional<std::string> since before
 // TensorFlow 2.15; setting it makes the program fail with that message, as an InternalError.
-void Report(int code, void* status) {
-  if (code != SMDDP_OK) {
-    static_cast<GnuOptionalString*>(status)->Set(smddp_last_error());
-  }
+template <typename Fn>
+void Report(void* status, Fn&& run) {
+  auto* told = static_cast<GnuOptionalString*>(status);
+  smddp::Guarded(
+      [&] {
+        if (run() != SMDDP_OK) told->Set(smddp_last_error());
+      },
+      [&](const smddp::Status& thrown) { told->Set(thrown.message().c_str()); });
 }
 
 // The token is a result too, so there is more than one, and `out` is an array.
 void LegacyCall(void* out, const void** in, const char* opaque, size_t length, void* status) {
   void** results = static_cast<void**>(out);
-  Report(RunFromXla(Arguments(opaque, length), in, results, SMDDP_HOST, nullptr), status);
+  Report(status,
+         [&] { return RunFromXla(Arguments(opaque, length), in, results, SMDDP_HOST, nullptr); });
 }
 
 // `buffers` are the operands, then the results.
 void LegacyCudaCall(void* stream, void** buffers, const char* opaque, size_t length, void* status) {
-  Arguments arguments(opaque, length);
-  void** results = buffers + arguments.dims.size() + 1;
-  Report(RunFromXla(std::move(arguments), buffers, results, SMDDP_CUDA, stream), status);
+  Report(status, [&] {
+    Arguments arguments(opaque, length);
+    void** results = buffers + arguments.dims.size() + 1;
+    return RunFromXla(std::move(arguments), buffers, results, SMDDP_CUDA, stream);
+  });
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <utility>  // for move
 
 #include "core/detached_thread.h"
+#include "core/guarded.h"
+#include "core/log.h"
 
 namespace smddp {
 namespace {
@@ -72,7 +74,8 @@ Status CudaDevice::Open() {
     if (result != kCudaSuccess) return driver_.Failure("cuStreamCreate", result);
   }
   for (Direction* direction : {&to_host_, &from_host_}) {
-    RunDetached([this, direction] { Wait(direction); });
+    RunDetached([this, direction] { Wait(direction); },
+                [](const Status& thrown) { LogError("no more copies: " + thrown.message()); });
   }
   return {};
 }
@@ -238,7 +241,8 @@ void CudaDevice::Wait(Direction* direction) {
       if (result != kCudaSuccess) status = driver_.Failure("cuEventSynchronize", result);
       driver_.EventDestroy(event);
     }
-    done(status);
+    Guarded([&] { done(status); },
+            [](const Status& thrown) { LogError("after a copy: " + thrown.message()); });
   }
 }
 

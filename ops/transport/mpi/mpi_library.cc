@@ -361,14 +361,19 @@ Status MpiLibrary::SplitAside(int color, int key, const Problem& problem, MpiHan
     std::atomic<bool> over{false};
     int error = 0;
     MpiHandle comm = 0;
+    Status thrown;
   };
   auto call = std::make_shared<Call>();
-  RunDetached([this, color, key, call] {
+  auto split = [this, color, key, call] {
     // Other threads go on calling MPI where they may, such as the alarm if this call never ends.
     std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
     if (thread_level_ < kThreadMultiple) lock.lock();
     IdleWaits naps(IdleWaits::kNap);
     call->error = comm_split_(world_, color, key, &call->comm);
+    call->over = true;
+  };
+  RunDetached(split, [call](const Status& thrown) {
+    call->thrown = thrown;
     call->over = true;
   });
   for (unsigned nap = 0; !call->over; nap = std::min(nap + 1, kLongestNap)) {
@@ -377,7 +382,7 @@ Status MpiLibrary::SplitAside(int color, int key, const Problem& problem, MpiHan
     ::usleep(nap);
   }
   *comm = call->comm;
-  return CheckError(call->error, "MPI_Comm_split");
+  return call->thrown.ok() ? CheckError(call->error, "MPI_Comm_split") : call->thrown;
 }
 
 void MpiLibrary::TellFailure(const std::string& why) const {

@@ -37,8 +37,12 @@ Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
 }  // namespace
 
 void NcclRunner::Start(Done connected) {
-  RunDetached(
-      [self = shared_from_this(), connected = std::move(connected)] { self->Run(connected); });
+  auto self = shared_from_this();
+  RunDetached([self, connected] { self->Run(connected); },
+              [self, connected](const Status& thrown) {
+                connected(thrown);
+                self->Leave(thrown);
+              });
 }
 
 void NcclRunner::Submit(DeviceCollective collective, std::function<void()> computed, Done done) {

@@ -4,6 +4,7 @@ import faulthandler
 import json
 import locale
 import os
+import resource
 import time
 
 import machine_time
@@ -14,7 +15,8 @@ from harness import OUT, rank, report, without_init
 def becomes():
     """Reports what became of init(), and of a second one without the bad setting.
 
-    ON_ONE_RANK has settings for rank 1 alone; with AGAIN there is a second init().
+    ON_ONE_RANK has settings for rank 1 alone; with AGAIN there is a second init(). With SPARE_MIB,
+    rank 1 may map no more than that.
     """
     faulthandler.dump_traceback_later(50, exit=True)
     bad = json.loads(os.environ.get("ON_ONE_RANK", "{}")) if rank == 1 else {}
@@ -22,6 +24,11 @@ def becomes():
     import smddp_tf as hvd
     from smddp_tf.errors import InitError
 
+    if "SPARE_MIB" in os.environ and rank == 1:
+        with open("/proc/self/statm") as sizes:
+            used = int(sizes.read().split()[0]) * resource.getpagesize()
+        most = used + (int(os.environ["SPARE_MIB"]) << 20)
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
     begin, error = machine_time.now(), ""
     try:
         hvd.init()
