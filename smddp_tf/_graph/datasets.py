@@ -91,9 +91,10 @@ class _SeedsOfDatasets:
             return seeds
         if op_seed is None and tf.executing_eagerly():
             op_seed = self._numbers.randint(0, _LARGEST_SEED - 1)
-        # In a graph TensorFlow numbers its ops, so that the second is the same on all ranks.
+        # In a graph TensorFlow numbers its ops, so that the second is the same on all ranks. It may
+        # be a tensor. tf.data itself replaces two zeros, which would mean another seed each time.
         second = seeds[1] if op_seed is None else op_seed % _LARGEST_SEED
-        return self._seed % _LARGEST_SEED, second or _LARGEST_SEED
+        return self._seed % _LARGEST_SEED, second
 
     @contextlib.contextmanager
     def fixed(self, seeds: tuple):

@@ -60,8 +60,8 @@ def adapt(
 
     Examples:
       >>> words = hvd.adapt(tf.keras.layers.StringLookup(), np.array(["a", "b", "a"]))
-      >>> words.get_vocabulary()
-      ['[UNK]', 'a', 'b']
+      >>> words.vocabulary_size()  # with the token for unknown words
+      3
     """
     check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)

@@ -94,6 +94,12 @@ def drawn():
     for name in OTHER:
         values = {repr(theirs[name]) for theirs in of_ranks}
         assert len(values) == size, f"the same on several ranks: {name}"
+    # Its seed of each epoch is a tensor.
+    parts = hvd.allgather_object(_order(hvd.shard(Dataset.range(N), shuffle=True, seed=1)))
+    count = N // size
+    for epoch in range(2):
+        seen = [e for part in parts for e in part[epoch * count : (epoch + 1) * count]]
+        assert sorted(seen) == list(range(N)), f"epoch {epoch} misses elements"
     report(order=one["order"], weights=one["weights"])
 
 
