@@ -34,7 +34,14 @@ suppress_warnings = ["myst.header"]  # included pages may begin below level 1
 
 # Each page is about one module, which its title names.
 add_module_names = False
-autodoc_mock_imports = ["tensorflow", "keras", "tf_keras", "smddp_tf._graph.library"]
+# The last one asks Keras which backend it computes with.
+autodoc_mock_imports = [
+    "tensorflow",
+    "keras",
+    "tf_keras",
+    "smddp_tf._graph.library",
+    "smddp_tf.keras._backend",
+]
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # Defaults as the source has them: Compression.none, not the class's repr.
