@@ -130,8 +130,9 @@ enum smddp_dtype {  // TensorFlow's values
 
 // How ranks match their operations.
 enum smddp_matching {
-  SMDDP_IN_ORDER = 0,         // in program order
-  SMDDP_PERHAPS_THREADS = 1,  // in order, unless names differ: then several threads may have called
+  SMDDP_IN_ORDER = 0,  // in program order
+  // In order, unless names differ: then several threads may have called.
+  SMDDP_IN_ORDER_OR_BY_NAME = 1,
   SMDDP_BY_NAME = 2,
 };
 

@@ -31,7 +31,7 @@ static_assert(Equal(ReduceOp::kAverage, SMDDP_AVERAGE) && Equal(ReduceOp::kSum, 
               Equal(ReduceOp::kAdasum, SMDDP_ADASUM) && Equal(ReduceOp::kMin, SMDDP_MIN) &&
               Equal(ReduceOp::kMax, SMDDP_MAX) && Equal(ReduceOp::kProduct, SMDDP_PRODUCT));
 static_assert(Equal(Matching::kInOrder, SMDDP_IN_ORDER) &&
-              Equal(Matching::kPerhaps, SMDDP_PERHAPS_THREADS) &&
+              Equal(Matching::kPerhaps, SMDDP_IN_ORDER_OR_BY_NAME) &&
               Equal(Matching::kByName, SMDDP_BY_NAME));
 static_assert(Equal(DType::kFloat32, SMDDP_FLOAT32) && Equal(DType::kFloat64, SMDDP_FLOAT64) &&
               Equal(DType::kInt32, SMDDP_INT32) && Equal(DType::kUint8, SMDDP_UINT8) &&
@@ -68,7 +68,7 @@ bool IsEnginesOp(int32_t value) {
 }
 
 bool IsMatching(int32_t value) {
-  return value == SMDDP_IN_ORDER || value == SMDDP_PERHAPS_THREADS || value == SMDDP_BY_NAME;
+  return value == SMDDP_IN_ORDER || value == SMDDP_IN_ORDER_OR_BY_NAME || value == SMDDP_BY_NAME;
 }
 
 // ---- requests -----------------------------------------------------------------------------------
