@@ -45,6 +45,15 @@ def hears_of_a_failure(how):
     os._exit(0)
 
 
+def _has_ended(process) -> bool:
+    """Whether a process is gone, or only its parent has not heard of its end."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "ZX"
+    except FileNotFoundError:
+        return True
+
+
 def is_ended_by_sigterm():
     """Rank 0 cannot write to stderr when it is to end; rank 1 sees how soon it has."""
     process = int(hvd.broadcast_object(os.getpid(), root_rank=0))
@@ -54,10 +63,7 @@ def is_ended_by_sigterm():
         send.start()
         hvd.allreduce(1.0, name="awaited")
     begin = machine_time.now()
-    while machine_time.now() - begin < 8:
-        with open(f"/proc/{process}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] in "ZX":
-                break
+    while machine_time.now() - begin < 8 and not _has_ended(process):
         time.sleep(0.05)
     report(seconds=machine_time.now() - begin)
     os._exit(0)
