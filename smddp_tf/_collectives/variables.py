@@ -129,35 +129,7 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Variable]:
-    """Assigns the root's values to the variables of every rank, in place.
-
-    The states of random generators (Keras 3's SeedGenerator, as in dropout, and
-    tf.random.Generator) are derived from the root's value and the rank, so that each rank draws
-    different numbers.
-
-    Args:
-      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks, of
-        allreduce()'s dtypes, bool, int16, uint16, uint32, uint64, int4, uint4, complex64,
-        complex128, float8_e4m3fn, float8_e5m2, qint8, quint8 or qint32; eagerly strings too.
-      root_rank: the rank to broadcast from, as numbered in the job, not in the set.
-      name: identifies the operation in messages; must be the same on all ranks.
-      process_set: the ranks that take part; must include this rank.
-
-    Returns:
-      The list of variables. Inside a tf.function they are assigned when the function runs. In a TF1
-      graph it is a list of tensors instead: a session that runs them assigns the variables.
-
-    Raises:
-      ValueError: root_rank is not in the set.
-      TypeError: not a list of variables, or a variable has a dtype that cannot be sent.
-      tf.errors.FailedPreconditionError and others: same as allreduce().
-
-    Examples:
-      >>> counter = tf.Variable(hvd.rank())
-      >>> variables = hvd.broadcast_([counter], root_rank=0)
-      >>> int(counter)
-      0
-    """
+    """Sends a list of variables alone; _state/variables.py has the public function."""
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     variables = checked(variables)
@@ -194,20 +166,8 @@ def broadcast_variables(
     variables: Iterable[Variable],
     root_rank: int,
     process_set: ProcessSet = global_process_set,
-    inplace: bool = False,
 ) -> Any:
-    """Assigns the root's values to the variables of every rank; see broadcast_().
-
-    Works eagerly and inside tf.function; in a TF1 graph it returns the op that a session has to
-    run. inplace is ignored, accepted for compatibility: variables are always assigned in place.
-    Warns if there are none.
-
-    Examples:
-      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
-      >>> model.build([None, 2])
-      >>> _ = hvd.broadcast_variables(model.variables, root_rank=0)
-    """
-    del inplace
+    """As broadcast_(), with a warning if there are none; public in _state/variables.py."""
     variables = checked(variables)
     if not variables and process_set.size() != 1:
         warnings.warn(

@@ -152,7 +152,9 @@ def broadcast_(
     the new ones.
 
     Args:
-      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks.
+      variables: tf.Variables or Keras variables, the same ones in the same order on all ranks, of
+        allreduce()'s dtypes, bool, int16, uint16, uint32, uint64, int4, uint4, complex64,
+        complex128, float8_e4m3fn, float8_e5m2, qint8, quint8 or qint32; eagerly strings too.
         Also Keras models or layers, alone or in the list: their variables, and what they keep
         besides (vocabularies, boundaries); the arguments of their layers are compared.
       root_rank: the rank to broadcast from, as numbered in the job, not in the set.
