@@ -95,26 +95,6 @@ class Buckets {
   std::atomic<int> done_{0};
 };
 
-// Work of a GPU that ends when it is told to.
-class Gate {
- public:
-  DevicePoint In(int gpu) {
-    void* stream = nullptr;
-    EXPECT(Gpu(gpu)->NewStream(&stream).ok());
-    auto kernel = [](void* open) {
-      while (!*static_cast<std::atomic<bool>*>(open)) ::usleep(500);
-    };
-    EXPECT_EQ(FakeLaunch(stream, kernel, &open_), 0);
-    DevicePoint point;
-    EXPECT(Gpu(gpu)->Record(stream, &point).ok());
-    return point;
-  }
-  void Open() { open_ = true; }
-
- private:
-  std::atomic<bool> open_{false};
-};
-
 void Meet(std::atomic<int>* left) {
   --*left;
   EXPECT(WaitFor([left] { return *left <= 0; }, 30));

@@ -281,22 +281,14 @@ TEST(ADeathWhileNcclRunsStopsIt) {
 
 TEST(AGpuThatNeverComputesIsNamedThoughNcclWaitsForIt) {
   NcclWires wires(2, 1);
-  std::atomic<bool> computed{false};
+  Gate gate;
   std::atomic<int> left{2};
   std::vector<std::unique_ptr<GpuRequest<float>>> requests(2);
   RunRanks(2, [&](int rank) {
     auto communicator = Connect(&wires, rank, 1);
     auto everybody = Everybody(*communicator);
     auto& one = requests[static_cast<size_t>(rank)] = FloatSum(rank, 100);
-    if (rank == 0) {
-      void* stream = nullptr;
-      ASSERT(Gpu(rank)->NewStream(&stream).ok());
-      auto kernel = [](void* flag) {
-        while (!*static_cast<std::atomic<bool>*>(flag)) ::usleep(1000);
-      };
-      EXPECT_EQ(FakeLaunch(stream, kernel, &computed), 0);
-      ASSERT(Gpu(rank)->Record(stream, &one->request.ready).ok());
-    }
+    if (rank == 0) one->request.ready = gate.In(rank);
     Status status = everybody->Run(one->request);
     EXPECT(status.code() == Code::kTimeout, status.message());
     bool named = Has(status, "rank 0 waited") && Has(status, "its own device");
@@ -304,6 +296,6 @@ TEST(AGpuThatNeverComputesIsNamedThoughNcclWaitsForIt) {
     communicator->Leave(true);
     --left;
     while (left > 0) ::usleep(1000);
-    computed = true;
+    gate.Open();
   });
 }

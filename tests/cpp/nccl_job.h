@@ -2,7 +2,10 @@
 // ../fake_nccl, which this program is linked to.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -87,6 +90,28 @@ inline CudaDevice* Gpu(int number) {
   EXPECT(status.ok(), status.message());
   return device;
 }
+
+// Work of a GPU that ends when it is told to, which may be after the test that began it.
+class Gate {
+ public:
+  DevicePoint In(int gpu) {
+    void* stream = nullptr;
+    EXPECT(Gpu(gpu)->NewStream(&stream).ok());
+    auto kernel = [](void* data) {
+      const std::unique_ptr<Flag> open(static_cast<Flag*>(data));
+      while (!**open) ::usleep(500);
+    };
+    EXPECT_EQ(FakeLaunch(stream, kernel, new Flag(open_)), 0);
+    DevicePoint point;
+    EXPECT(Gpu(gpu)->Record(stream, &point).ok());
+    return point;
+  }
+  void Open() { *open_ = true; }
+
+ private:
+  using Flag = std::shared_ptr<std::atomic<bool>>;
+  const Flag open_ = std::make_shared<std::atomic<bool>>(false);
+};
 
 // A request of tensors on one GPU, whose elements are small integers: an allreduce, until its kind
 // is changed.
