@@ -65,6 +65,7 @@ def main(folder, module, name, arguments) -> None:
     """Calls the body; what is imported here is the standard library only."""
     global OUT
     OUT = pathlib.Path(folder)
+    faulthandler.enable()  # a rank that crashes says in which thread, and where
     faulthandler.register(hung.WRITE_STACKS, file=open(OUT / f"stacks{rank}", "w"))
     (OUT / f"pid{rank}").write_text(str(os.getpid()))
     # Keras imports them if they are there, which takes a third of TensorFlow's whole import.
