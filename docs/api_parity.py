@@ -140,7 +140,7 @@ DIFFERENCES = {
     "start_profiler": "a Chrome trace for each rank",
     "nccl_built": "whether NCCL can be opened in this process",
     "cuda_built": "False: CUDA is opened when a job runs, not built in",
-    "shutdown": "init() cannot follow it under mpirun, since MPI begins once",
+    "shutdown": "under mpirun, init() can follow it if mpi4py began MPI, which begins once",
     "overlap": "the identity: reductions overlap without it",
     "oob_allreduce": "returns the tensor, as samples use it; other ops than AVERAGE too",
 }

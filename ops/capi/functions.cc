@@ -239,6 +239,11 @@ int smddp_cross_size(void) {
 int smddp_is_homogeneous(void) {
   return FromTopology([](const Topology& t) { return t.homogeneous ? 1 : 0; });
 }
+int smddp_is_last_job(void) {
+  Use comm;
+  if (!comm) return -1;
+  return comm->is_last() ? 1 : 0;
+}
 const char* smddp_version(void) { return SMDDP_VERSION; }
 const char* smddp_build(void) {
 #if defined(__clang__)

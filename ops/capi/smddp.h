@@ -53,6 +53,9 @@ SMDDP_EXPORT int smddp_local_size(void);
 SMDDP_EXPORT int smddp_cross_rank(void);
 SMDDP_EXPORT int smddp_cross_size(void);
 SMDDP_EXPORT int smddp_is_homogeneous(void);
+// 1 if no job of other ranks can follow this one in this process: it has one rank and no MPI, or
+// ends the MPI that smddp_init began. 0 if a script or mpi4py began MPI, which goes on.
+SMDDP_EXPORT int smddp_is_last_job(void);
 SMDDP_EXPORT const char* smddp_version(void);
 // One line for bug reports: compiler, glibc, architecture and SIMD levels.
 SMDDP_EXPORT const char* smddp_build(void);

@@ -60,6 +60,8 @@ class Communicator : public Watched {
   // Breaks the communicator on every rank of the job after an operation failed in any of its sets;
   // the monitors propagate the failure. `first`: see Broken.
   void Break(const Status& failure, bool first);
+  // No job of other ranks can follow this one in this process.
+  bool is_last() const { return context_->mpi == nullptr || MpiLibrary::EndsWithJob(); }
   bool failed() const { return failed_; }
 
   Timeline* timeline() override { return &timeline_; }

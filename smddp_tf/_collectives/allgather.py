@@ -8,6 +8,7 @@ from typing import Any
 from smddp_tf._collectives.checks import MOVABLE, check_dtype, list_of, resolve_name, tensor_of
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone
 from smddp_tf._job.process_sets import (
     ProcessGroup,
     ProcessSet,
@@ -54,7 +55,7 @@ def _allgather(tensor: Tensor, name: Any, group: ProcessGroup, description: str 
     """allgather(); description is what ranks compare besides the tensor."""
     tensor = tensor_of(tensor, "allgather")
     check_dtype(tensor, MOVABLE, "allgather")
-    if group.size == 1:
+    if is_alone(group):
         return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
     return ops.allgather(tensor, resolve_name(name, "allgather", group), group, description)
 

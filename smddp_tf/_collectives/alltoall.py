@@ -63,7 +63,7 @@ def alltoall(
     # waiting. The op takes an empty list as "even splits", so turn the caller's empty list into one
     # that is too long, which every rank then rejects.
     if given and counts.shape.num_elements() == 0:
-        counts = tf.zeros([group.size + 1], tf.int32)
+        counts = tf.fill([group.size + 1], -1)  # at no number of ranks are these valid
     if not counts.dtype.is_integer:
         raise TypeError(f"splits are of {counts.dtype.name}; they must be integers")
 

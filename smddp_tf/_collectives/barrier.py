@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from smddp_tf._collectives.checks import resolve_name
 from smddp_tf._graph import ops
+from smddp_tf._graph.ops.ranks import is_alone
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 
 
@@ -15,5 +16,5 @@ def barrier(process_set: ProcessSet = global_process_set, name: str | None = Non
     """
     group = check_process_set(process_set)
     name = resolve_name(name, "barrier", group)
-    if group.size > 1:
+    if not is_alone(group):
         ops.barrier(name, group)

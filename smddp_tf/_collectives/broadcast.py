@@ -5,6 +5,7 @@ from __future__ import annotations
 from smddp_tf._collectives.checks import MOVABLE, check_dtype, check_root, resolve_name, tensor_of
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._types import Tensor, TensorLike
 
@@ -43,7 +44,7 @@ def broadcast(
     root_rank = check_root(root_rank, process_set)
     tensor = tensor_of(tensor, "broadcast")
     check_dtype(tensor, MOVABLE, "broadcast")
-    if group.size == 1:
+    if is_alone(group):
         return tf.identity(tensor)
     name = resolve_name(name, "broadcast", group)
     return ops.broadcast([tensor], root_rank, name, group)[0]

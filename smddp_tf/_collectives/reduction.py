@@ -16,6 +16,7 @@ from smddp_tf._compression import Compression, check_compressor, describe
 from smddp_tf._compression.adasum import adasum
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone, is_fixed
 from smddp_tf._job.process_sets import ProcessSet, check_process_set
 from smddp_tf._job.reduce_op import Adasum, Average, Sum
 from smddp_tf._job.reduction import Reduction
@@ -137,7 +138,7 @@ def emit_by_dtype(
 
 def allreduce_by_dtype(tensors: list[Tensor], reduction: Reduction) -> list[Tensor]:
     """Reduces the dense tensors of a list with one op per dtype; returns the others."""
-    if reduction.group.size > 1:
+    if not is_alone(reduction.group):
         return emit_by_dtype(ops.allreduce)(tensors, reduction)
     return [
         scaled(scaled(tensor, reduction.prescale), reduction.postscale)
@@ -148,9 +149,18 @@ def allreduce_by_dtype(tensors: list[Tensor], reduction: Reduction) -> list[Tens
 
 
 def _gatherer(reduction: Reduction) -> Callable[[Tensor], Tensor]:
-    """Returns a function that stacks all ranks' tensors along a new first dimension."""
+    """Returns a function that stacks all ranks' tensors along a new first dimension.
+
+    Raises:
+      NotImplementedError: in a graph, if the number of ranks may change.
+    """
     calls = iter(range(1 << 30))
     group = reduction.group
+    if not is_fixed(group):
+        raise NotImplementedError(
+            "Adasum and compressors with reduce() are built for one number of ranks, which may "
+            "change in this process: call them outside of tf.function, or let init() begin MPI"
+        )
 
     def gather(tensor: Tensor) -> Tensor:
         name = f"{reduction.name}.{next(calls)}"
@@ -174,7 +184,7 @@ def gather_and_combine(tensor: Tensor, reduction: Reduction, key: Any) -> Any:
     if not is_dense(tensor):
         return tensor if tensor is None else allreduce_slices(tensor, reduction)
     result = scaled(tensor, reduction.prescale)
-    if reduction.group.size > 1:
+    if not is_alone(reduction.group):
         factors = factors_text(reduction.prescale, reduction.postscale)
         combine = _compressed if hasattr(reduction.compression, "reduce") else _adasum
         result = combine(result, reduction.scaled_by().comparing(factors), key)

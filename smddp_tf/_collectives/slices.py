@@ -8,27 +8,32 @@ from typing import Any
 from smddp_tf._collectives.checks import REDUCIBLE, check_dtype
 from smddp_tf._graph import ops, xla
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone, is_fixed, size_in
+from smddp_tf._job.process_sets import ProcessGroup
 from smddp_tf._job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf._job.reduction import Reduction
 
 tf = tensorflow()
 
 
-def gathers_in_jit(slices: Any, ranks: int, table_rows: int | None = None) -> bool:
+def gathers_in_jit(slices: Any, group: ProcessGroup, table_rows: int | None = None) -> bool:
     """Whether these slices are gathered inside jit; otherwise the dense table is reduced.
 
-    Gathering needs a static number of rows, and is chosen if it moves less than the table.
+    Gathering needs a static number of rows and of ranks, and is chosen if it moves less than the
+    table.
 
     Args:
       slices: tf.IndexedSlices.
-      ranks: the number of ranks.
+      group: the ranks.
       table_rows: the first dimension of the variable, if known from elsewhere than the slices.
     """
     rows = slices.values.shape[0]
     if table_rows is None and slices.dense_shape is not None:
         shape = tf.get_static_value(slices.dense_shape)
         table_rows = None if shape is None else int(shape[0])
-    return rows is not None and (table_rows is None or ranks * rows < table_rows)
+    if rows is None or not is_fixed(group):
+        return False
+    return table_rows is None or group.size * rows < table_rows
 
 
 def _allreduce_table(slices: Any, reduction: Reduction) -> Any:
@@ -46,16 +51,16 @@ def _allreduce_table(slices: Any, reduction: Reduction) -> Any:
     reduced = ops.allreduce([table], reduction.scaled_by())[0]
     indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
     result = tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
-    return _averaged(result, reduction.group.size) if divides else result
+    return _averaged(result, size_in(reduction.group, reduction.name)) if divides else result
 
 
-def _averaged(slices: Any, ranks: int) -> Any:
+def _averaged(slices: Any, ranks: Any) -> Any:
     """The slices divided by the number of ranks; integers become floats."""
     values = slices.values / tf.cast(ranks, slices.dtype)
     return tf.IndexedSlices(values, slices.indices, dense_shape=slices.dense_shape)
 
 
-def _for_reduction(values: Any, ranks: int) -> Any:
+def _for_reduction(values: Any, ranks: Any) -> Any:
     """The values, with a gradient that makes that of their allgather one of their allreduce.
 
     allgather's is the average of what the ranks' gradients are for its rows, where that of a sum is
@@ -94,19 +99,20 @@ def allreduce_slices(slices: Any, reduction: Reduction) -> Any:
             f"tf.IndexedSlices cannot be reduced with op={op}; use Sum or Average, "
             "or densify with tf.convert_to_tensor"
         )
-    if group.size == 1:
+    if is_alone(group):
         return _averaged(slices, 1) if op == Average and slices.dtype.is_integer else slices
     check_dtype(slices.values, REDUCIBLE, "allreduce")
 
     in_jit = xla.inside_jit()
-    if in_jit and not gathers_in_jit(slices, group.size):
+    if in_jit and not gathers_in_jit(slices, group):
         return _allreduce_table(slices, reduction)
     # A mismatch error shows the name, so it carries the hint.
     hint = " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""
     name, compared = reduction.name + hint, reduction.comparing(_text(slices, op)).compared
 
-    own = _for_reduction(slices.values, group.size) if slices.dtype.is_floating else slices.values
+    ranks = size_in(group, name)
+    own = _for_reduction(slices.values, ranks) if slices.dtype.is_floating else slices.values
     values = ops.allgather(own, name + ".values", group, compared)
     indices = ops.allgather(tf.convert_to_tensor(slices.indices), name + ".indices", group)
     gathered = tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
-    return _averaged(gathered, group.size) if op == Average else gathered
+    return _averaged(gathered, ranks) if op == Average else gathered

@@ -11,6 +11,7 @@ from smddp_tf._collectives.checks import MOVABLE, check_root, list_of, resolve_n
 from smddp_tf._collectives.objects import broadcast_object
 from smddp_tf._graph import ops
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone, set_is_alone
 from smddp_tf._graph.order import in_session
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -134,7 +135,7 @@ def broadcast_(
     root_rank = check_root(root_rank, process_set)
     variables = checked(variables)
     for_session = in_session()
-    if group.size == 1 or not variables:
+    if is_alone(group) or not variables:
         return [tf.identity(one) for one in variables] if for_session else variables
 
     eager = tf.executing_eagerly()
@@ -169,7 +170,7 @@ def broadcast_variables(
 ) -> Any:
     """As broadcast_(), with a warning if there are none; public in _state/variables.py."""
     variables = checked(variables)
-    if not variables and process_set.size() != 1:
+    if not variables and not set_is_alone(process_set):
         warnings.warn(
             "broadcast_variables() got no variables, so nothing is broadcast: models and "
             "optimizers have theirs once they are built; call it after model.build(...) or after "

@@ -10,6 +10,7 @@ from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._graph import ops, order, plan_ops, xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.names import site_name
+from smddp_tf._graph.ops.ranks import is_alone, size_in
 from smddp_tf._job import config
 from smddp_tf._job.enums import Matching
 from smddp_tf._job.process_sets import ProcessGroup, ProcessSet, check_process_set
@@ -121,7 +122,7 @@ def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
         return slices
     shape = tf.TensorShape(getattr(source, "shape", None))
     rows = shape[0] if shape.rank else None
-    if not options.sparse_as_dense and gathers_in_jit(slices, group.size, rows):
+    if not options.sparse_as_dense and gathers_in_jit(slices, group, rows):
         return slices
     return tf.convert_to_tensor(slices)
 
@@ -159,7 +160,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         or options; the message names the gradient.
     """
     group = check_process_set(options.process_set)
-    if group.size == 1:
+    if is_alone(group):
         return list(grads)
 
     reduction = options.reduction(site_name(options.name, group), group)
@@ -215,7 +216,7 @@ def local_source(source) -> int:
     return identity(source)
 
 
-def _divided(grad, divisor: int):
+def _divided(grad, divisor):
     if isinstance(grad, tf.IndexedSlices):
         values = grad.values / tf.cast(divisor, grad.values.dtype)
         return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
@@ -271,7 +272,10 @@ def reduce_all_but_local(grads, sources, options: ReduceOptions, local: set, sca
             results[i] = value
     for i, grad in zip(shared, reduced, strict=True):
         results[i] = grad
-    for i, source in enumerate(sources):
-        if scale and identity(source) in local and results[i] is not None:
-            results[i] = _divided(results[i], check_process_set(options.process_set).size)
+    scaled = [i for i, source in enumerate(sources) if scale and identity(source) in local]
+    if scaled:
+        divisor = size_in(check_process_set(options.process_set), options.name)
+    for i in scaled:
+        if results[i] is not None:
+            results[i] = _divided(results[i], divisor)
     return results

@@ -11,6 +11,7 @@ from smddp_tf._gradients.marks import marked
 from smddp_tf._gradients.options import ReduceOptions
 from smddp_tf._gradients.reduce import identity, local_source, reduce_all_but_local
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import set_is_alone
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average, ReduceOp
 from smddp_tf._types import Compressor, GradientTape, Tensor
@@ -91,7 +92,7 @@ class _Distribution:
         del use_generic_names
         unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
         grads = self._inner.gradient(target, sources, output_gradients, unconnected)
-        if self._options.process_set.size() == 1:
+        if set_is_alone(self._options.process_set):
             return grads
 
         flat_sources = tf.nest.flatten(sources)

@@ -98,6 +98,15 @@ def is_homogeneous() -> bool:
     return bool(_query(native.core().smddp_is_homogeneous()))
 
 
+def is_last_job() -> bool:
+    """Whether no job of other ranks can follow this one in this process.
+
+    MPI begins once in a process. If a script or mpi4py began it, shutdown() leaves it running, and
+    init() may connect other ranks.
+    """
+    return bool(_query(native.core().smddp_is_last_job()))
+
+
 def stats() -> dict[str, Any]:
     """This rank's counters: collectives, buckets, bytes, staging bytes; also SIMD level and MPI.
 

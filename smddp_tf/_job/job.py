@@ -126,6 +126,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def shutdown() -> None:
     """Leaves the job. Runs automatically at exit; further calls have no effect.
 
+    init() can begin another job in the process, any number of times: of one rank; or of any of
+    mpirun's ranks, if mpi4py began MPI before the first init(). What was traced stays right: it
+    reduces over the ranks of the job in which it runs.
+
     Examples:
       >>> hvd.shutdown()
       >>> hvd.is_initialized()

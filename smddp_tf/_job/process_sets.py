@@ -228,6 +228,7 @@ class ProcessGroup:
     id: int
     rank: int  # this process's, in the group
     ranks: Sequence[int]  # their numbers in the job, ascending
+    fixed: bool = True  # it has these ranks for as long as it exists
 
     @property
     def size(self) -> int:
@@ -257,7 +258,7 @@ def check_process_set(process_set: Any) -> ProcessGroup:
     """
     ranks = basics.size()
     if process_set is global_process_set:
-        return ProcessGroup(0, basics.rank(), range(ranks))
+        return ProcessGroup(0, basics.rank(), range(ranks), basics.is_last_job())
     require_process_set(process_set)
     if process_set.process_set_id is None:
         raise ValueError(

@@ -6,6 +6,7 @@ from typing import Any
 
 from smddp_tf._collectives.allreduce import grouped_allreduce
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_alone
 from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._job.reduce_op import Average
 from smddp_tf._types import Variable
@@ -51,7 +52,7 @@ def average_batch_normalization(model: Any, process_set: ProcessSet = global_pro
       >>> averaged = hvd.average_batch_normalization(model)
     """
     group = check_process_set(process_set)
-    variables = _moving_statistics(model) if group.size > 1 else []
+    variables = [] if is_alone(group) else _moving_statistics(model)
     if variables:
         values = [tf.convert_to_tensor(variable) for variable in variables]
         averages = grouped_allreduce(

@@ -12,6 +12,7 @@ from smddp_tf._gradients.reduce import (
     reduce_all_but_local,
     reduce_overwriting,
 )
+from smddp_tf._graph.ops.ranks import set_is_alone
 from smddp_tf._job.process_sets import set_of
 from smddp_tf.keras import _local
 
@@ -96,7 +97,7 @@ class ReductionState:
         """
         grads, variables = list(grads), list(variables)
         process_set = self.options.process_set
-        if process_set.size() > 1 and not self.options.is_idempotent():
+        if not (set_is_alone(process_set) or self.options.is_idempotent()):
             mark_what_comes_from_marked(grads, process_set, variables)
         done = {i: grad for i, grad in enumerate(grads) if is_marked(grad, process_set)}
         if done and all(i in done for i, grad in enumerate(grads) if grad is not None):
@@ -109,7 +110,7 @@ class ReductionState:
             self.scale_local,
         )
         results = [done.get(i, result) for i, result in enumerate(results)]
-        if self._loss_scaled and self._local and self.options.process_set.size() > 1:
+        if self._loss_scaled and self._local and not set_is_alone(process_set):
             results = _local.sync_overflow(results, variables, self._local, process_set)
         return results
 
@@ -120,7 +121,7 @@ class ReductionState:
 
     def clips_together(self, limit) -> bool:
         """Whether clip_by_global_norm() is to clip: the optimizer's own would differ by rank."""
-        return bool(limit) and self.has_local and self.options.process_set.size() > 1
+        return bool(limit) and self.has_local and not set_is_alone(self.options.process_set)
 
     def reduce_overwriting(self, grads, variables) -> list:
         """Reduces only the gradients that overwrite their variables (float8 in Keras 3)."""
@@ -155,7 +156,7 @@ class ReductionState:
 
     def expect_reduced(self) -> None:
         """Warns once if variables are about to be updated with unreduced gradients."""
-        if self._reduced or self._warned or self.options.process_set.size() == 1:
+        if self._reduced or self._warned or set_is_alone(self.options.process_set):
             return
         self._warned = True
         warnings.warn(

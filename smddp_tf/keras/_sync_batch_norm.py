@@ -6,6 +6,7 @@ from typing import Any
 
 from smddp_tf._collectives.allreduce import allreduce
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import is_fixed, set_is_alone
 from smddp_tf._job.process_sets import (
     ProcessSet,
     check_process_set,
@@ -27,9 +28,11 @@ def _joined_moments(
     rank's row set: a single differentiable reduction with a static shape, as XLA needs. They are
     combined as in Chan, Golub and LeVeque (1979), which avoids the cancellation of sums of squares.
     """
-    channels = mean.shape.num_elements()
     # The mean of an empty batch is nan; replace it, since its weight of 0 would not cancel it.
     mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
+    if not is_fixed(check_process_set(process_set)):
+        return _joined_in_turn(mean, variance, count, process_set)
+    channels = mean.shape.num_elements()
     own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
     at = tf.one_hot(process_set.rank(), process_set.size(), dtype=own.dtype)
     rows = allreduce(
@@ -41,6 +44,19 @@ def _joined_moments(
     joined = tf.reduce_sum(weights * means, 0)
     spread = tf.reduce_sum(weights * (variances + tf.square(means - joined)), 0)
     return tf.reshape(joined, tf.shape(mean)), tf.reshape(spread, tf.shape(variance))
+
+
+def _joined_in_turn(
+    mean: Tensor, variance: Tensor, count: Tensor, process_set: ProcessSet
+) -> tuple[Tensor, Tensor]:
+    """As _joined_moments(), for any number of ranks: each sum needs the one before it."""
+
+    def total(value: Tensor, what: str) -> Tensor:
+        return allreduce(value, op=Sum, name=f"batch statistics, {what}", process_set=process_set)
+
+    weight = count / tf.maximum(total(count, "count"), 1.0)
+    joined = total(weight * mean, "mean")
+    return joined, total(weight * (variance + tf.square(mean - joined)), "variance")
 
 
 _Base: LoadedClass = tf.keras.layers.BatchNormalization
@@ -87,7 +103,7 @@ class SyncBatchNormalization(_Base):
         """Runs Keras's computation on this rank's batch and combines the ranks' moments."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
         check_process_set(self._process_set)
-        if self._process_set.size() == 1:
+        if set_is_alone(self._process_set):
             return mean, variance
 
         # Keras 3 passes the mask as the only positional argument after inputs.

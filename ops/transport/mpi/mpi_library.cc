@@ -222,7 +222,8 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
   if (flag) {
     return {Code::kSystem,
             "MPI was finalized already, by shutdown() perhaps, and MPI can begin only once in a "
-            "process; call init() once and shutdown() at the end"};
+            "process; call init() once and shutdown() at the end, or have mpi4py begin MPI before "
+            "the first init() (from mpi4py import MPI), so that it goes on between the jobs"};
   }
   initialized_(&flag);
   if (!flag) {
@@ -273,6 +274,8 @@ Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
                              "train by itself; " +
                              LaunchRemedy()};
 }
+
+bool MpiLibrary::EndsWithJob() { return we_began_mpi; }
 
 void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   int flag = 0;

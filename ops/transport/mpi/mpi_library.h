@@ -23,6 +23,8 @@ class MpiLibrary : public MpiCalls {
                      std::string* problem);
   // Another library (mpi4py) has initialized MPI in this process.
   static bool IsRunning();
+  // This library initialized MPI, so it ends with the job and cannot begin again.
+  static bool EndsWithJob();
 
   // Finalizes MPI if this library initialized it. MPI_Finalize waits for all ranks; so does this,
   // unless `stop` returns true.

@@ -3,6 +3,7 @@
 from smddp_tf._graph import xla
 from smddp_tf._graph.framework import tensorflow
 from smddp_tf._graph.ops.emit import call_in_jit, emit_matched
+from smddp_tf._graph.ops.ranks import is_fixed, require_fixed_in_jit
 from smddp_tf._job.process_sets import ProcessGroup
 
 tf = tensorflow()
@@ -20,12 +21,13 @@ def alltoall(tensor, splits, name: str, group: ProcessGroup):
     )
     if tensor.shape.rank:
         output.set_shape([None, *tensor.shape.as_list()[1:]])
-    received.set_shape([group.size])
+    received.set_shape([group.size if is_fixed(group) else None])
     return output, received
 
 
 def alltoall_in_jit(tensor, name: str, group: ProcessGroup):
     """Exchanges as many rows with each rank; all ranks' tensors must have the same shape."""
+    require_fixed_in_jit(group, "alltoall")
     shape = tensor.shape.as_list()
     if shape[0] is not None and shape[0] % group.size:
         raise ValueError(f"alltoall: {shape[0]} rows are not divided by {group.size} ranks")

@@ -12,6 +12,7 @@ from smddp_tf._graph.ops.allgather import allgather
 from smddp_tf._graph.ops.allreduce import allreduce
 from smddp_tf._graph.ops.alltoall import alltoall, alltoall_in_jit
 from smddp_tf._graph.ops.emit import jit_gradients
+from smddp_tf._graph.ops.ranks import is_fixed, rank_in, size_in
 from smddp_tf._graph.ops.reducescatter import reducescatter
 from smddp_tf._job import basics
 from smddp_tf._job.process_sets import ProcessGroup, group_of
@@ -82,7 +83,10 @@ def _(node, *upstream):
 def _of_broadcast(upstream: list, root: int, name: str, group: ProcessGroup) -> list:
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, _average(name + ".grad", group))
-    at_root = tf.constant(basics.rank() == root)
+    if is_fixed(group):
+        at_root = tf.constant(basics.rank() == root)
+    else:
+        at_root = tf.equal(rank_in(group, "the gradient of broadcast"), root)
     # Not zeros alone: the allreduce would then have no gradient here, but one at the root. Nor
     # would a session run it, which runs only what its fetches need.
     return [tf.where(at_root, grad, tf.zeros_like(grad)) for grad in averaged]
@@ -136,7 +140,7 @@ def _(node, upstream):
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
 
     averaged = allreduce([upstream], _average(name, group))[0]
-    begin = tf.reduce_sum(all_rows[: group.rank])
+    begin = tf.reduce_sum(all_rows[: rank_in(group, "the gradient of allgather")])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
 
@@ -161,11 +165,13 @@ def _of_reducescatter(upstream, reduction: Reduction) -> list:
     """
     _check_differentiable("reducescatter", reduction.op)
     scale = reduction.prescale * reduction.postscale
-    if reduction.op == Sum:
+    if reduction.op == Sum and is_fixed(reduction.group):
         scale *= reduction.group.size
     grads = []
     for i, grad in enumerate(upstream):
         scaled = grad if scale == 1.0 else grad * tf.constant(scale, grad.dtype)
+        if reduction.op == Sum and not is_fixed(reduction.group):
+            scaled *= tf.cast(size_in(reduction.group, f"{reduction.name}.grad.{i}"), grad.dtype)
         grads.append(allgather(scaled, f"{reduction.name}.grad.{i}", reduction.group))
     return grads
 

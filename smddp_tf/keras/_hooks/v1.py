@@ -6,6 +6,7 @@ compute_gradients() by their marks, and what a script made of them, by clipping 
 
 from smddp_tf._gradients.marks import is_marked, mark_what_comes_from_marked, marked
 from smddp_tf._graph.framework import tensorflow
+from smddp_tf._graph.ops.ranks import set_is_alone
 from smddp_tf.keras._distribution import Hook
 
 tf = tensorflow()
@@ -18,7 +19,7 @@ class _Reducing(Hook):
         before = [grad for grad, _ in pairs]
         grads = self.distribution.reduce(before, variables)
         process_set = self.distribution.options.process_set
-        if process_set.size() > 1:
+        if not set_is_alone(process_set):
             grads = marked(grads, before, process_set)
         return list(zip(grads, variables, strict=True))
 
@@ -35,7 +36,7 @@ class _ApplyGradients(_Reducing):
     def __call__(self, grads_and_vars, *args, **kwargs):
         pairs = list(grads_and_vars)
         process_set = self.distribution.options.process_set
-        if process_set.size() > 1:
+        if not set_is_alone(process_set):
             grads = [grad for grad, _ in pairs if grad is not None]
             mark_what_comes_from_marked(grads, process_set, [variable for _, variable in pairs])
             unmarked = [grad for grad in grads if not is_marked(grad, process_set)]

@@ -1,0 +1,39 @@
+"""Jobs of other sizes follow each other in a process, and what was traced goes on being right.
+
+MPI goes on between them because mpi4py began it. Sizes are 1, 2, 1, 3 and 2.
+"""
+
+import pytest
+from bodies import changing_jobs
+
+ENV = {"SMDDP_TIMEOUT_SECONDS": "30"}
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_functions_that_were_traced_once(job, nodes):
+    """Collectives, their gradients, tapes and rows, in graphs and compiled."""
+    env = {**ENV, "SMDDP_NODES": str(nodes)}
+    results = job(changing_jobs.traced_once, 3, env=env, timeout=120).check(3)
+    for result in results.values():
+        assert result["traces"] == result["functions"] > 20
+        assert len(result["sums"]) == 2 * 5
+        assert all(got == wanted for got, wanted in result["sums"]), result["sums"]
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_fit(job, jit):
+    """Keras traces a step once, in a job of one rank; SyncBatchNormalization is in it."""
+    results = job(changing_jobs.fit(jit), 3, env=ENV, timeout=120).check(3)
+    for result in results.values():
+        # One step of float32; all weights are near 1.
+        assert result["difference"] < 1e-5 and result["loss"] < 1e-5, result
+        assert result["compared"] == 5 * 8, result
+
+
+def test_what_xla_cannot_compile_for_any_number_of_ranks(job):
+    """An error when it is traced, instead of a shape that is wrong later; eagerly all goes on."""
+    results = job(changing_jobs.refused_in_jit, 2, env=ENV, timeout=90).check(2)
+    for result in results.values():
+        assert set(result["told"]) == {"allgather", "alltoall", "reducescatter", "Adasum"}
+        assert all("jit" in text or "tf.function" in text for text in result["told"].values())
+        assert result["adasum"] == 12  # of parallel gradients it is their average
