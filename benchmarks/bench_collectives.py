@@ -30,9 +30,9 @@ from measure import (
 )
 from mpi4py import MPI
 
-from smddp_tf._job import native
-from smddp_tf._job.enums import Kind
-from smddp_tf._job.reduce_op import Sum
+from smddp_tf._src.job import native
+from smddp_tf._src.job.enums import Kind
+from smddp_tf._src.job.reduce_op import Sum
 
 FLOAT32 = 1  # smddp_dtype
 KINDS = [kind.name.lower() for kind in Kind if kind != Kind.BARRIER]

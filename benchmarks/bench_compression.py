@@ -73,7 +73,7 @@ def step_of(bench, name, variables):
 @contextlib.contextmanager
 def ops_of(name):
     """Traces with TensorFlow's ops if the name says so."""
-    from smddp_tf._graph.ops import int8, topk  # noqa: PLC0415 (TensorFlow: in the ranks alone)
+    from smddp_tf._src.graph.ops import int8, topk  # noqa: PLC0415 (TensorFlow: in the ranks alone)
 
     kept = {}
     if name in BY_TENSORFLOW:

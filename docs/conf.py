@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from smddp_tf import _version  # noqa: E402
-from smddp_tf._job import native  # noqa: E402
+from smddp_tf._src.job import native  # noqa: E402
 
 project = "smddp_tf"
 author = "the smddp_tf authors"
@@ -39,7 +39,7 @@ autodoc_mock_imports = [
     "tensorflow",
     "keras",
     "tf_keras",
-    "smddp_tf._graph.library",
+    "smddp_tf._src.graph.library",
     "smddp_tf.keras._backend",
 ]
 autodoc_member_order = "bysource"
@@ -48,7 +48,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
-# Names of _types.py, which docs/api/smddp_tf.md explains, stay names.
+# Names of _src/types.py, which docs/api/smddp_tf.md explains, stay names.
 autodoc_type_aliases = {
     name: name for name in ("Compressor", "GradientTape", "Tensor", "TensorLike", "Variable")
 }

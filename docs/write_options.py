@@ -1,9 +1,10 @@
 """Writes the table of docs/options.md from the code that reads the options: ``make options``.
 
 An option is documented once, beside its default: in the comment above a field of ops/core/config.h
-or smddp_tf/_job/config.py, or in the docstring of a function there. The text begins with the name
-and a colon. It ends with "Default: ..." where the initializer does not say it. What an option takes
-is read from ops/core/config.cc, and whether it must agree on all ranks from what init() compares.
+or smddp_tf/_src/job/config.py, or in the docstring of a function there. The text begins with the
+name and a colon. It ends with "Default: ..." where the initializer does not say it. What an option
+takes is read from ops/core/config.cc, and whether it must agree on all ranks from what init()
+compares.
 """
 
 import ast
@@ -19,8 +20,8 @@ END = "<!-- end -->\n"
 _SOURCES = {
     "core": "ops/core/config.h",
     "reads": "ops/core/config.cc",
-    "python": "smddp_tf/_job/config.py",
-    "python_compares": "smddp_tf/_job/agreement.py",
+    "python": "smddp_tf/_src/job/config.py",
+    "python_compares": "smddp_tf/_src/job/agreement.py",
 }
 
 
@@ -84,7 +85,7 @@ def _core_options() -> list:
 
 
 def _python_options() -> list:
-    """Fields and functions of smddp_tf/_job/config.py; not those for tests and for children."""
+    """Fields and functions of smddp_tf/_src/job/config.py; not those for tests and for children."""
     source = _source("python")
     found = re.findall(r"((?:^ +# .*\n)+) +\w+: \w+ = (.+)", source, re.MULTILINE)
     texts = [(re.sub(r"^ +# ?", "", text, flags=re.MULTILINE), value) for text, value in found]

@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from smddp_tf._compression import Compression
-from smddp_tf._job.basics import (
+from smddp_tf._src.compression import Compression
+from smddp_tf._src.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -29,43 +29,43 @@ from smddp_tf._job.basics import (
     size,
     stats,
 )
-from smddp_tf._job.job import init, shutdown
-from smddp_tf._job.process_sets import (
+from smddp_tf._src.job.job import init, shutdown
+from smddp_tf._src.job.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from smddp_tf._job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from smddp_tf._job.tracing import start_timeline, stop_timeline
+from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
 
 _NEED_TENSORFLOW = {
-    "allgather": "_collectives.allgather",
-    "allreduce": "_collectives.allreduce",
-    "barrier": "_collectives.barrier",
-    "broadcast": "_collectives.broadcast",
-    "grouped_allreduce": "_collectives.allreduce",
-    "alltoall": "_collectives.alltoall",
-    "grouped_allgather": "_collectives.allgather",
-    "grouped_reducescatter": "_collectives.reducescatter",
-    "join": "_collectives.join",
-    "reducescatter": "_collectives.reducescatter",
-    "allgather_object": "_collectives.objects",
-    "broadcast_": "_state.variables",
-    "broadcast_global_variables": "_collectives.variables",
-    "broadcast_object": "_collectives.objects",
-    "broadcast_object_fn": "_collectives.objects",
-    "broadcast_variables": "_state.variables",
-    "once_per_node": "_collectives.once_per_node",
-    "local_rank_op": "_graph.queries",
-    "local_size_op": "_graph.queries",
-    "pin_gpu": "_graph.gpu",
-    "process_set_included_op": "_graph.queries",
-    "rank_op": "_graph.queries",
-    "size_op": "_graph.queries",
-    "DistributedGradientTape": "_gradients.tape",
-    "check_ranks_equal": "_gradients.equality",
+    "allgather": "_src.collectives.allgather",
+    "allreduce": "_src.collectives.allreduce",
+    "barrier": "_src.collectives.barrier",
+    "broadcast": "_src.collectives.broadcast",
+    "grouped_allreduce": "_src.collectives.allreduce",
+    "alltoall": "_src.collectives.alltoall",
+    "grouped_allgather": "_src.collectives.allgather",
+    "grouped_reducescatter": "_src.collectives.reducescatter",
+    "join": "_src.collectives.join",
+    "reducescatter": "_src.collectives.reducescatter",
+    "allgather_object": "_src.collectives.objects",
+    "broadcast_": "_src.state.variables",
+    "broadcast_global_variables": "_src.collectives.variables",
+    "broadcast_object": "_src.collectives.objects",
+    "broadcast_object_fn": "_src.collectives.objects",
+    "broadcast_variables": "_src.state.variables",
+    "once_per_node": "_src.collectives.once_per_node",
+    "local_rank_op": "_src.graph.queries",
+    "local_size_op": "_src.graph.queries",
+    "pin_gpu": "_src.graph.gpu",
+    "process_set_included_op": "_src.graph.queries",
+    "rank_op": "_src.graph.queries",
+    "size_op": "_src.graph.queries",
+    "DistributedGradientTape": "_src.gradients.tape",
+    "check_ranks_equal": "_src.gradients.equality",
     "BroadcastGlobalVariablesHook": "keras._horovod_tf",
     "DistributedOptimizer": "keras._horovod_tf",
     "PartialDistributedGradientTape": "keras._horovod_tf",
@@ -79,31 +79,31 @@ _MODULES = ("compression", "mpi_ops")
 
 if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW
     from smddp_tf import elastic
-    from smddp_tf._collectives.allgather import allgather, grouped_allgather
-    from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
-    from smddp_tf._collectives.alltoall import alltoall
-    from smddp_tf._collectives.barrier import barrier
-    from smddp_tf._collectives.broadcast import broadcast
-    from smddp_tf._collectives.join import join
-    from smddp_tf._collectives.objects import (
+    from smddp_tf._src.collectives.allgather import allgather, grouped_allgather
+    from smddp_tf._src.collectives.allreduce import allreduce, grouped_allreduce
+    from smddp_tf._src.collectives.alltoall import alltoall
+    from smddp_tf._src.collectives.barrier import barrier
+    from smddp_tf._src.collectives.broadcast import broadcast
+    from smddp_tf._src.collectives.join import join
+    from smddp_tf._src.collectives.objects import (
         allgather_object,
         broadcast_object,
         broadcast_object_fn,
     )
-    from smddp_tf._collectives.once_per_node import once_per_node
-    from smddp_tf._collectives.reducescatter import grouped_reducescatter, reducescatter
-    from smddp_tf._collectives.variables import broadcast_global_variables
-    from smddp_tf._gradients.equality import check_ranks_equal
-    from smddp_tf._gradients.tape import DistributedGradientTape
-    from smddp_tf._graph.gpu import pin_gpu
-    from smddp_tf._graph.queries import (
+    from smddp_tf._src.collectives.once_per_node import once_per_node
+    from smddp_tf._src.collectives.reducescatter import grouped_reducescatter, reducescatter
+    from smddp_tf._src.collectives.variables import broadcast_global_variables
+    from smddp_tf._src.gradients.equality import check_ranks_equal
+    from smddp_tf._src.gradients.tape import DistributedGradientTape
+    from smddp_tf._src.graph.gpu import pin_gpu
+    from smddp_tf._src.graph.queries import (
         local_rank_op,
         local_size_op,
         process_set_included_op,
         rank_op,
         size_op,
     )
-    from smddp_tf._state.variables import broadcast_, broadcast_variables
+    from smddp_tf._src.state.variables import broadcast_, broadcast_variables
     from smddp_tf.keras._horovod_tf import (
         BroadcastGlobalVariablesHook,
         DistributedOptimizer,

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 
 import smddp_tf
-from smddp_tf._graph import library
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import native
+from smddp_tf._src.graph import library
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import native
 from smddp_tf.errors import LibraryError
 
 # Texts for the values of library.handover().

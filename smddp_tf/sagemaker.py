@@ -20,8 +20,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from smddp_tf._job import basics
-from smddp_tf._records import Stream
+from smddp_tf._src.job import basics
+from smddp_tf._src.records import Stream
 from smddp_tf.errors import InitError
 
 

@@ -1,6 +1,6 @@
 """smddpcommon, reduced to the one function that scripts use."""
 
-from smddp_tf._job import config
+from smddp_tf._src.job import config
 
 
 def setBucketSize(size: int) -> None:  # noqa: N802 - its name

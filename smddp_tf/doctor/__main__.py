@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from smddp_tf._job import basics
+from smddp_tf._src.job import basics
 from smddp_tf.doctor import machine, ports, ranks, software, text
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding, failing, merged
 from smddp_tf.errors import JobError, LibraryError

@@ -11,10 +11,10 @@ import statistics
 import sys
 import time
 
-from smddp_tf._job import basics, native
-from smddp_tf._job.enums import Kind
-from smddp_tf._job.process_sets import add_process_set, check_status, remove_process_set
-from smddp_tf._job.reduce_op import Sum
+from smddp_tf._src.job import basics, native
+from smddp_tf._src.job.enums import Kind
+from smddp_tf._src.job.process_sets import add_process_set, check_status, remove_process_set
+from smddp_tf._src.job.reduce_op import Sum
 
 _FLOAT32, _UINT8 = 1, 4  # smddp_dtype
 _SMALL, _LARGE = 1, 8 << 20  # floats: 4 B, 32 MiB

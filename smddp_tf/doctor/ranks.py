@@ -7,7 +7,7 @@ import secrets
 import threading
 import traceback
 
-from smddp_tf._job import basics, job
+from smddp_tf._src.job import basics, job
 from smddp_tf.doctor import links, machine, measure, session
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding, merged
 

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-from smddp_tf._job import native
+from smddp_tf._src.job import native
 from smddp_tf._version import __version__
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding
 from smddp_tf.errors import LibraryError
@@ -24,7 +24,7 @@ _IMPORT_SECONDS = 120
 _TRY = """
 import json
 import tensorflow as tf
-from smddp_tf._graph import library
+from smddp_tf._src.graph import library
 library.check_async_ops()
 print(json.dumps({"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}))
 """

@@ -9,28 +9,32 @@ from smddp_tf.keras._backend import require_tensorflow
 
 require_tensorflow()
 
-from smddp_tf._collectives.allgather import allgather, grouped_allgather
-from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
-from smddp_tf._collectives.alltoall import alltoall
-from smddp_tf._collectives.barrier import barrier
-from smddp_tf._collectives.broadcast import broadcast
-from smddp_tf._collectives.join import join
-from smddp_tf._collectives.objects import allgather_object, broadcast_object, broadcast_object_fn
-from smddp_tf._collectives.once_per_node import once_per_node
-from smddp_tf._collectives.reducescatter import grouped_reducescatter, reducescatter
-from smddp_tf._collectives.variables import broadcast_global_variables
-from smddp_tf._compression import Compression
-from smddp_tf._gradients.equality import check_ranks_equal
-from smddp_tf._gradients.tape import DistributedGradientTape
-from smddp_tf._graph.gpu import pin_gpu
-from smddp_tf._graph.queries import (
+from smddp_tf._src.collectives.allgather import allgather, grouped_allgather
+from smddp_tf._src.collectives.allreduce import allreduce, grouped_allreduce
+from smddp_tf._src.collectives.alltoall import alltoall
+from smddp_tf._src.collectives.barrier import barrier
+from smddp_tf._src.collectives.broadcast import broadcast
+from smddp_tf._src.collectives.join import join
+from smddp_tf._src.collectives.objects import (
+    allgather_object,
+    broadcast_object,
+    broadcast_object_fn,
+)
+from smddp_tf._src.collectives.once_per_node import once_per_node
+from smddp_tf._src.collectives.reducescatter import grouped_reducescatter, reducescatter
+from smddp_tf._src.collectives.variables import broadcast_global_variables
+from smddp_tf._src.compression import Compression
+from smddp_tf._src.gradients.equality import check_ranks_equal
+from smddp_tf._src.gradients.tape import DistributedGradientTape
+from smddp_tf._src.graph.gpu import pin_gpu
+from smddp_tf._src.graph.queries import (
     local_rank_op,
     local_size_op,
     process_set_included_op,
     rank_op,
     size_op,
 )
-from smddp_tf._job.basics import (
+from smddp_tf._src.job.basics import (
     ccl_built,
     cross_rank,
     cross_size,
@@ -51,16 +55,16 @@ from smddp_tf._job.basics import (
     size,
     stats,
 )
-from smddp_tf._job.job import init, shutdown
-from smddp_tf._job.process_sets import (
+from smddp_tf._src.job.job import init, shutdown
+from smddp_tf._src.job.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from smddp_tf._job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
-from smddp_tf._job.tracing import start_timeline, stop_timeline
-from smddp_tf._state.variables import broadcast_, broadcast_variables
+from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from smddp_tf._src.job.tracing import start_timeline, stop_timeline
+from smddp_tf._src.state.variables import broadcast_, broadcast_variables
 from smddp_tf._version import __version__
 from smddp_tf.keras import callbacks, elastic
 from smddp_tf.keras._adapt import adapt

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.checks import check_root
-from smddp_tf._collectives.objects import allgather_object
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._state import share
+from smddp_tf._src.collectives.checks import check_root
+from smddp_tf._src.collectives.objects import allgather_object
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.state import share
 
 tf = tensorflow()
 

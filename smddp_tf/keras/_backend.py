@@ -1,7 +1,7 @@
 """Refuses a Keras that does not compute with TensorFlow, before anything is built with it."""
 
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import config
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import config
 
 tf = tensorflow()
 

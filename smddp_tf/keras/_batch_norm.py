@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.allreduce import grouped_allreduce
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.ops.ranks import is_alone
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Average
-from smddp_tf._types import Variable
+from smddp_tf._src.collectives.allreduce import grouped_allreduce
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.graph.ops.ranks import is_alone
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Average
+from smddp_tf._src.types import Variable
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
 
 tf = tensorflow()

@@ -4,16 +4,16 @@ import contextlib
 import dataclasses
 import warnings
 
-from smddp_tf._gradients.marks import is_marked, mark_what_comes_from_marked
-from smddp_tf._gradients.options import ReduceOptions
-from smddp_tf._gradients.reduce import (
+from smddp_tf._src.gradients.marks import is_marked, mark_what_comes_from_marked
+from smddp_tf._src.gradients.options import ReduceOptions
+from smddp_tf._src.gradients.reduce import (
     identity,
     local_source,
     reduce_all_but_local,
     reduce_overwriting,
 )
-from smddp_tf._graph.ops.ranks import set_is_alone
-from smddp_tf._job.process_sets import set_of
+from smddp_tf._src.graph.ops.ranks import set_is_alone
+from smddp_tf._src.job.process_sets import set_of
 from smddp_tf.keras import _local
 
 ATTRIBUTE = "_smddp_distribution"

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from smddp_tf._collectives.objects import allgather_object
-from smddp_tf._gradients.options import whole_number
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.collectives.objects import allgather_object
+from smddp_tf._src.gradients.options import whole_number
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _metrics, _shard_sequence
 from smddp_tf.keras._part import own_part
 from smddp_tf.keras.callbacks import MetricAverageCallback

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._collectives.variables import broadcast_global_variables
-from smddp_tf._compression import Compression
-from smddp_tf._gradients.tape import DistributedGradientTape
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, global_process_set
-from smddp_tf._job.reduce_op import Average, ReduceOp
-from smddp_tf._types import Compressor, GradientTape, LoadedClass
+from smddp_tf._src.collectives.variables import broadcast_global_variables
+from smddp_tf._src.compression import Compression
+from smddp_tf._src.gradients.tape import DistributedGradientTape
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
+from smddp_tf._src.job.reduce_op import Average, ReduceOp
+from smddp_tf._src.types import Compressor, GradientTape, LoadedClass
 from smddp_tf.keras import _optimizer
 
 tf = tensorflow()

@@ -7,10 +7,10 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf._compression import Compression
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._types import Compressor
+from smddp_tf._src.compression import Compression
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.types import Compressor
 from smddp_tf.keras import _distribution, _hooks
 from smddp_tf.keras._optimizer import DistributedOptimizer
 

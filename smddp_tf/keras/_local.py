@@ -5,10 +5,10 @@ each rank, so without this each rank would skip other steps, or clip the shared 
 factor of its own, and the shared weights would drift apart.
 """
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._gradients.reduce import identity
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.reduce_op import Min, Sum
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.gradients.reduce import identity
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.reduce_op import Min, Sum
 
 tf = tensorflow()
 

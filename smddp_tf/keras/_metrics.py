@@ -9,11 +9,11 @@ import numbers
 
 import numpy as np
 
-from smddp_tf._collectives.allreduce import allreduce, grouped_allreduce
-from smddp_tf._collectives.checks import REDUCIBLE
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import global_process_set
-from smddp_tf._job.reduce_op import Average, Max, Min, Sum
+from smddp_tf._src.collectives.allreduce import allreduce, grouped_allreduce
+from smddp_tf._src.collectives.checks import REDUCIBLE
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import global_process_set
+from smddp_tf._src.job.reduce_op import Average, Max, Min, Sum
 
 tf = tensorflow()
 

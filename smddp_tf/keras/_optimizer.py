@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from smddp_tf._collectives.checks import ignore_devices
-from smddp_tf._compression import Compression
-from smddp_tf._gradients.options import ReduceOptions, whole_number
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Average, ReduceOp
-from smddp_tf._types import Compressor
+from smddp_tf._src.collectives.checks import ignore_devices
+from smddp_tf._src.compression import Compression
+from smddp_tf._src.gradients.options import ReduceOptions, whole_number
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Average, ReduceOp
+from smddp_tf._src.types import Compressor
 from smddp_tf.keras import _distribution, _hooks, _traced
 
 # Arguments of other libraries and functions, and where they belong; used in error messages.

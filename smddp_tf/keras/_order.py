@@ -13,10 +13,10 @@ import weakref
 
 import numpy as np
 
-from smddp_tf._collectives.objects import allgather_object
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.order import in_session
-from smddp_tf._job import basics
+from smddp_tf._src.collectives.objects import allgather_object
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.graph.order import in_session
+from smddp_tf._src.job import basics
 from smddp_tf.errors import RanksDifferError
 from smddp_tf.keras import _samples
 

@@ -1,6 +1,6 @@
 """Cuts data that all ranks have into consecutive parts, for evaluate() and predict()."""
 
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _order, _shard, _shard_sequence
 from smddp_tf.keras._shard_sequence import SEQUENCE
 

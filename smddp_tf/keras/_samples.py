@@ -7,7 +7,7 @@ import numbers
 
 import numpy as np
 
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._src.graph.framework import tensorflow
 
 tf = tensorflow()
 

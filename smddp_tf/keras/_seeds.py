@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from smddp_tf._collectives.variables import seed_of_rank
-from smddp_tf._graph.datasets import seeds_of_datasets
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.collectives.variables import seed_of_rank
+from smddp_tf._src.graph.datasets import seeds_of_datasets
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _order
 
 tf = tensorflow()

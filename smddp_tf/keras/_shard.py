@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _order, _shard_dataset, _shard_sequence
 
 tf = tensorflow()

@@ -4,8 +4,8 @@ import dataclasses
 import math
 import warnings
 
-from smddp_tf._graph.datasets import seeds_of_datasets
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._src.graph.datasets import seeds_of_datasets
+from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _order
 
 tf = tensorflow()

@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._types import LoadedClass
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.types import LoadedClass
 from smddp_tf.keras import _order
 
 tf = tensorflow()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.ops.ranks import is_fixed, set_is_alone
-from smddp_tf._job.process_sets import (
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.graph.ops.ranks import is_fixed, set_is_alone
+from smddp_tf._src.job.process_sets import (
     ProcessSet,
     check_process_set,
     global_process_set,
     require_process_set,
 )
-from smddp_tf._job.reduce_op import Sum
-from smddp_tf._types import LoadedClass, Tensor
+from smddp_tf._src.job.reduce_op import Sum
+from smddp_tf._src.types import LoadedClass, Tensor
 
 tf = tensorflow()
 

@@ -3,7 +3,7 @@
 import gc
 import warnings
 
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _distribution
 
 tf = tensorflow()

@@ -18,7 +18,7 @@ import threading
 import time
 
 import smddp_tf as hvd
-from smddp_tf._job import native
+from smddp_tf._src.job import native
 
 FLOAT, SUM = 1, 1
 START_SECONDS, WORK_SECONDS = 170, 45

@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true", help="the last rank dies")
     args = parser.parse_args()
     cuda.driver()  # before the library opens its own
-    from smddp_tf._job import basics, job, native
+    from smddp_tf._src.job import basics, job, native
 
     cuda.choose_host()
     job.init()

@@ -2,9 +2,9 @@
 
 import ctypes
 
-from smddp_tf._job import basics, native
-from smddp_tf._job.enums import Kind, Memory
-from smddp_tf._job.process_sets import check_status
+from smddp_tf._src.job import basics, native
+from smddp_tf._src.job.enums import Kind, Memory
+from smddp_tf._src.job.process_sets import check_status
 
 # smddp_dtype by numpy's names; bfloat16 is that of ml_dtypes.
 DTYPES = {

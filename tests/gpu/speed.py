@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=30)
     args = parser.parse_args()
     cuda.driver()  # before the library opens its own
-    from smddp_tf._job import basics, job
+    from smddp_tf._src.job import basics, job
     from smddp_tf.doctor.measure import gather
 
     cuda.choose_host()

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from smddp_tf import errors
-from smddp_tf._graph import library as ops_library
+from smddp_tf._src.graph import library as ops_library
 
 
 @pytest.fixture(autouse=True)

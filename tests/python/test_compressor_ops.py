@@ -8,7 +8,7 @@ import smddp_tf as hvd
 
 hvd.init()
 
-from smddp_tf._graph.ops import int8, topk  # noqa: E402
+from smddp_tf._src.graph.ops import int8, topk  # noqa: E402
 
 RANKS = 3
 

@@ -5,10 +5,10 @@ import re
 
 import tensorflow as tf
 
-from smddp_tf._collectives.checks import MOVABLE
-from smddp_tf._graph import library, queries
-from smddp_tf._job.enums import Code, Kind, Matching, Memory
-from smddp_tf._job.reduce_op import ReduceOp
+from smddp_tf._src.collectives.checks import MOVABLE
+from smddp_tf._src.graph import library, queries
+from smddp_tf._src.job.enums import Code, Kind, Matching, Memory
+from smddp_tf._src.job.reduce_op import ReduceOp
 
 OPS = pathlib.Path(__file__).parents[2] / "ops"
 

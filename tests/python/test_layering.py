@@ -16,13 +16,14 @@ ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # A folder or module may import those of lower levels, and its neighbours on its own; the files of a
 # folder may import each other. __init__ imports keras and mpi_ops by name only, at their first use.
 LEVELS = [
-    {"errors", "timeline", "launch", "_plan", "_records", "_types", "_version"},
-    {"_job", "sagemaker"},
-    {"_graph"},
-    {"_compression"},
-    {"_collectives"},
-    {"_gradients"},
-    {"_state"},
+    {"_src"},  # its docstring
+    {"errors", "timeline", "launch", "_src.plan", "_src.records", "_src.types", "_version"},
+    {"_src.job", "sagemaker"},
+    {"_src.graph"},
+    {"_src.compression"},
+    {"_src.collectives"},
+    {"_src.gradients"},
+    {"_src.state"},
     {"keras"},
     {"compression", "elastic"},
     {"__init__"},
@@ -30,7 +31,16 @@ LEVELS = [
     {"compat", "doctor", "__main__"},
 ]
 # Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {"errors", "launch", "sagemaker", "_records", "_types", "_version", "_plan", "_job"}
+PURE = {
+    "errors",
+    "launch",
+    "sagemaker",
+    "_src.records",
+    "_src.types",
+    "_version",
+    "_src.plan",
+    "_src.job",
+}
 
 
 def test_cpp_rooms_include_downward_only():
@@ -73,10 +83,18 @@ def test_no_thread_is_detached_after_it_has_begun():
         assert ".detach()" not in path.read_text(), f"{path}: use RunDetached()"
 
 
+def entry_of_parts(parts):
+    """The entry of LEVELS that a module belongs to: its name, or that of the outermost package.
+
+    Those of _src, which only holds them, have entries of their own.
+    """
+    depth = 2 if parts[0] == "_src" and parts[1:] not in ([], ["__init__"]) else 1
+    return ".".join(parts[:depth])
+
+
 def entry_of(package, path):
-    """The entry of LEVELS that a file belongs to: a module, or the subpackage that holds it."""
-    first = path.relative_to(package).parts[0]
-    return first.removesuffix(".py")
+    """entry_of_parts() of a file."""
+    return entry_of_parts(list(path.relative_to(package).with_suffix("").parts))
 
 
 def _executed(tree):
@@ -120,7 +138,7 @@ def check_levels(package, levels):
         for name in imports_of(package, path):
             root, _, rest = name.partition(".")
             if root == package.name:
-                imported = rest.split(".")[0]
+                imported = entry_of_parts(rest.split("."))
                 assert level[imported] <= level[entry], f"{path} imports {name}"
 
 
@@ -135,7 +153,7 @@ def test_names_that_are_imported_late_come_from_below():
 
     level = {name: i for i, names in enumerate(LEVELS) for name in names}
     for name, where in smddp_tf._NEED_TENSORFLOW.items():
-        entry = name if where == "smddp_tf" else where.split(".")[0]
+        entry = name if where == "smddp_tf" else entry_of_parts(where.split("."))
         assert level[entry] < level["__init__"], f"{name} comes from {where}"
 
 
@@ -184,7 +202,7 @@ def test_pure_modules_import_the_standard_library_only():
         for name in imports_of(package, path):
             root, _, rest = name.partition(".")
             if root == "smddp_tf":
-                assert rest.split(".")[0] in PURE, f"{path} imports {name}"
+                assert entry_of_parts(rest.split(".")) in PURE, f"{path} imports {name}"
             else:  # mpi4py is there where one of its objects is given
                 known = root in sys.stdlib_module_names or root == "mpi4py"
                 assert known, f"{path} imports {name}"
@@ -221,7 +239,7 @@ def test_every_import_of_the_package_finds_its_names():
 def test_environment_has_one_reader():
     """In Python config.py, and for Horovod's compat/environment.py; in C++ core/config.cc."""
     reads = re.compile(r"environ(\.get|\.setdefault|\.pop|\[)|getenv")
-    readers = [ROOT / "smddp_tf/_job/config.py", ROOT / "smddp_tf/compat/environment.py"]
+    readers = [ROOT / "smddp_tf/_src/job/config.py", ROOT / "smddp_tf/compat/environment.py"]
     for path in (ROOT / "smddp_tf").rglob("*.py"):
         assert path in readers or not reads.search(path.read_text()), path
     for path in (ROOT / "ops").rglob("*.cc"):

@@ -11,7 +11,8 @@ import sys
 ROOT = pathlib.Path(__file__).parents[2]
 FAKE = ROOT / "build/fake_nccl/libnccl.so.2"
 ASK = (
-    "from smddp_tf._job import native; import smddp_tf; print(smddp_tf.nccl_built(), native.nccl())"
+    "from smddp_tf._src.job import native; import smddp_tf; "
+    "print(smddp_tf.nccl_built(), native.nccl())"
 )
 
 

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from smddp_tf._plan.buckets import GradientSpec, make_plan, normal_name, normal_names
+from smddp_tf._src.plan.buckets import GradientSpec, make_plan, normal_name, normal_names
 
 
 def specs(sizes, dtype="float32", kind="dense"):
@@ -85,5 +85,7 @@ def test_layers_keep_their_order():
 
 def test_needs_no_tensorflow():
     """The module imports without it."""
-    code = "import sys; sys.modules['tensorflow'] = None; import smddp_tf._plan.buckets, smddp_tf"
+    code = (
+        "import sys; sys.modules['tensorflow'] = None; import smddp_tf._src.plan.buckets, smddp_tf"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=600)

@@ -8,7 +8,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from smddp_tf import _records, sagemaker
+from smddp_tf import sagemaker
+from smddp_tf._src import records as reading
 
 RECORDS = [b"", b"a", b"1234", bytes(range(256)) * 5]
 
@@ -85,7 +86,7 @@ def test_files(tmp_path):
     with pytest.raises(KeyError, match="no channel 'training'"):
         sagemaker.job({}).records("training")
     with pytest.raises(FileNotFoundError, match="no files in"):
-        list(_records.Stream(tmp_path / "none", "lines", piped=False)())
+        list(reading.Stream(tmp_path / "none", "lines", piped=False)())
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_files(tmp_path):
         ("recordio", b"01234567", "record 0: it begins with 0x33323130, not RecordIO's 0xced7230a"),
         ("recordio", struct.pack("<II", 0xCED7230A, 1 << 29), "record 0: it is in parts"),
         ("tfrecord", bytes(12), "record 0: the checksum of its length is wrong"),
-        ("tfrecord", struct.pack("<QI", 9, _records._masked_crc(struct.pack("<Q", 9))), "9 bytes"),
+        ("tfrecord", struct.pack("<QI", 9, reading._masked_crc(struct.pack("<Q", 9))), "9 bytes"),
     ],
 )
 def test_streams_that_are_broken(tmp_path, kind, data, said):
@@ -104,12 +105,12 @@ def test_streams_that_are_broken(tmp_path, kind, data, said):
     path = tmp_path / "stream"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=said):
-        list(_records.read(path, kind))
+        list(reading.read(path, kind))
 
 
 def test_no_such_pipe(tmp_path, monkeypatch):
     """The next epoch does not come; or what is there is a file."""
-    monkeypatch.setattr(_records, "_APPEARS_SECONDS", 0.1)
+    monkeypatch.setattr(reading, "_APPEARS_SECONDS", 0.1)
     with pytest.raises(FileNotFoundError, match="training_0 has not appeared within 0.1 s"):
         list(job(tmp_path, "Pipe").records("training")())
     (tmp_path / "training_0").touch()

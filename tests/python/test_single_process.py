@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import smddp_tf as hvd
-from smddp_tf._job import config
+from smddp_tf._src.job import config
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-// What the compressors that gather do with a gradient (smddp_tf/_compression/), on the host. All
+// What the compressors that gather do with a gradient (smddp_tf/_src/compression/), on the host. All
 // arithmetic is float32, whatever the gradient's dtype.
 #pragma once
 

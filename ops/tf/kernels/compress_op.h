@@ -1,5 +1,5 @@
 // The ops of compressors: functions of their inputs, without peers, on the CPU. On a GPU
-// smddp_tf/_graph/ops/fused.py uses TensorFlow's own.
+// smddp_tf/_src/graph/ops/fused.py uses TensorFlow's own.
 #pragma once
 
 #include <string>

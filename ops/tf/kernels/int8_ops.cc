@@ -1,4 +1,4 @@
-// Compression.int8's arithmetic, in one pass over a gradient (smddp_tf/_compression/int8.py).
+// Compression.int8's arithmetic, in one pass over a gradient (smddp_tf/_src/compression/int8.py).
 #include "capi/smddp.h"
 #include "tf/kernels/compress_op.h"
 

@@ -1,5 +1,5 @@
 // Which iteration of which loop of a TF1 session runs, for the numbers of calls
-// (smddp_tf/_graph/calls.py): a function that TensorFlow does not inline does not know.
+// (smddp_tf/_src/graph/calls.py): a function that TensorFlow does not inline does not know.
 #include "tf/runtime/op_kernel.h"
 #include "tf/runtime/register.h"
 

@@ -6,7 +6,7 @@
 namespace smddp_tf {
 namespace {
 
-// smddp_tf/_graph/queries.py uses the same order.
+// smddp_tf/_src/graph/queries.py uses the same order.
 enum Query : int64_t { kRank, kSize, kLocalRank, kLocalSize, kIncluded };
 
 struct Kernel {

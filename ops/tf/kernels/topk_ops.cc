@@ -1,4 +1,4 @@
-// Compression.topk's arithmetic (smddp_tf/_compression/topk.py): selecting in one pass over a
+// Compression.topk's arithmetic (smddp_tf/_src/compression/topk.py): selecting in one pass over a
 // gradient, and adding up what the ranks selected.
 #include "capi/smddp.h"
 #include "tf/kernels/compress_op.h"

@@ -12,7 +12,7 @@
 namespace smddp_tf {
 namespace {
 
-// smddp_tf/_graph/library.py uses the same values.
+// smddp_tf/_src/graph/library.py uses the same values.
 enum Handover : int { kUndecided, kKept, kCopied, kBlocking };
 
 std::atomic<int> handover{kUndecided};

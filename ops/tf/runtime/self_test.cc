@@ -1,5 +1,5 @@
 // An op that completes asynchronously like the collectives, but without peers:
-// smddp_tf/_graph/library.py runs it once.
+// smddp_tf/_src/graph/library.py runs it once.
 #include <chrono>
 #include <thread>
 

@@ -26,7 +26,7 @@ Error* Failure(const Api* api, int code, const char* message) {
   return api->create_error(&error);
 }
 
-// The call's attributes, as named by smddp_tf/_graph/xla.py.
+// The call's attributes, as named by smddp_tf/_src/graph/xla.py.
 struct Reader {
   const CallAttributes& attributes;
   bool complete = true;

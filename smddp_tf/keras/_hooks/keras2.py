@@ -12,7 +12,7 @@ import functools
 import importlib
 from typing import Any
 
-from smddp_tf._graph.framework import tensorflow
+from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
 

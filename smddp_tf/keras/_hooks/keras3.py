@@ -17,9 +17,9 @@ that are not wrapped.
 import functools
 from typing import Any
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.reduce_op import Min
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.reduce_op import Min
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
 

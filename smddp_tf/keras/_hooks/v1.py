@@ -4,9 +4,9 @@ Gradients that a script computes itself are reduced in apply_gradients(). It kno
 compute_gradients() by their marks, and what a script made of them, by clipping say, by the graph.
 """
 
-from smddp_tf._gradients.marks import is_marked, mark_what_comes_from_marked, marked
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._graph.ops.ranks import set_is_alone
+from smddp_tf._src.gradients.marks import is_marked, mark_what_comes_from_marked, marked
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.graph.ops.ranks import set_is_alone
 from smddp_tf.keras._distribution import Hook
 
 tf = tensorflow()

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from smddp_tf._collectives.variables import is_movable, is_seed
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._state.variables import untracked_variables, variables_only
-from smddp_tf._types import LoadedClass, Variable
+from smddp_tf._src.collectives.variables import is_movable, is_seed
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.state.variables import untracked_variables, variables_only
+from smddp_tf._src.types import LoadedClass, Variable
 from smddp_tf.keras import _distribution
 
 tf = tensorflow()

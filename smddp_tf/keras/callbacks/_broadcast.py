@@ -6,14 +6,14 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from smddp_tf._collectives.checks import check_root
-from smddp_tf._collectives.variables import broadcast_
-from smddp_tf._gradients.reduce import identity, source_name
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._state import share
-from smddp_tf._state.variables import variables_only
-from smddp_tf._types import Variable
+from smddp_tf._src.collectives.checks import check_root
+from smddp_tf._src.collectives.variables import broadcast_
+from smddp_tf._src.gradients.reduce import identity, source_name
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.state import share
+from smddp_tf._src.state.variables import variables_only
+from smddp_tf._src.types import Variable
 from smddp_tf.keras import _batch_norm, _order
 from smddp_tf.keras.callbacks import _fit, _state
 from smddp_tf.keras.callbacks._base import (

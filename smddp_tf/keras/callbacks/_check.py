@@ -6,11 +6,11 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf._gradients.equality import differences, digests, require_equal
-from smddp_tf._gradients.options import whole_number
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import Variable
+from smddp_tf._src.gradients.equality import differences, digests, require_equal
+from smddp_tf._src.gradients.options import whole_number
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks import _state
 from smddp_tf.keras.callbacks._base import Callback, listed, optimizers_of

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from smddp_tf._collectives.objects import broadcast_object
-from smddp_tf._collectives.variables import broadcast_
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._state import share
-from smddp_tf._state.variables import variables_only
-from smddp_tf._types import LoadedClass
+from smddp_tf._src.collectives.objects import broadcast_object
+from smddp_tf._src.collectives.variables import broadcast_
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.state import share
+from smddp_tf._src.state.variables import variables_only
+from smddp_tf._src.types import LoadedClass
 from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
 
 tf = tensorflow()

@@ -13,9 +13,9 @@ import types
 import warnings
 from typing import Any
 
-from smddp_tf._gradients.equality import differences
-from smddp_tf._job import basics, native
-from smddp_tf._job.process_sets import ProcessSet
+from smddp_tf._src.gradients.equality import differences
+from smddp_tf._src.job import basics, native
+from smddp_tf._src.job.process_sets import ProcessSet
 from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.callbacks._metrics import MetricAverageCallback
 from smddp_tf.keras.callbacks._stopping import AgreeOnStop, EarlyStopping

@@ -9,10 +9,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._types import LoadedClass, Variable
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.types import LoadedClass, Variable
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet, fix_steps_per_execution
 from smddp_tf.keras.callbacks._stopping import monitored

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Max
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Max
 from smddp_tf.keras import _metrics
 from smddp_tf.keras._distribution import innermost
 from smddp_tf.keras.callbacks._base import Callback

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf._gradients.equality import digests
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._state import share
-from smddp_tf._state.variables import variables_only
-from smddp_tf._types import Variable
+from smddp_tf._src.gradients.equality import digests
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.state import share
+from smddp_tf._src.state.variables import variables_only
+from smddp_tf._src.types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks._base import optimizers_of, variables_of
 

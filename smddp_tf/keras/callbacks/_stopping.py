@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Max, Sum
-from smddp_tf._types import LoadedClass
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Max, Sum
+from smddp_tf._src.types import LoadedClass
 from smddp_tf.keras.callbacks._base import Callback, OnProcessSet
 
 tf = tensorflow()

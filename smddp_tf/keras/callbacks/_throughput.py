@@ -6,12 +6,12 @@ import os
 import time
 from typing import Any
 
-from smddp_tf._collectives.allreduce import allreduce
-from smddp_tf._gradients.options import whole_number
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._job.reduce_op import Max, ReduceOp, Sum
+from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.gradients.options import whole_number
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Max, ReduceOp, Sum
 from smddp_tf.keras.callbacks._base import Callback
 
 tf = tensorflow()

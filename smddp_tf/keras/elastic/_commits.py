@@ -10,8 +10,8 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf._collectives.objects import pickled
-from smddp_tf._job import config
+from smddp_tf._src.collectives.objects import pickled
+from smddp_tf._src.job import config
 
 
 @dataclasses.dataclass(frozen=True)

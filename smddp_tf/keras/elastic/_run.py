@@ -7,9 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from smddp_tf._collectives.barrier import barrier
-from smddp_tf._collectives.objects import broadcast_object
-from smddp_tf._job import basics
+from smddp_tf._src.collectives.barrier import barrier
+from smddp_tf._src.collectives.objects import broadcast_object
+from smddp_tf._src.job import basics
 from smddp_tf.keras.elastic._state import State
 
 

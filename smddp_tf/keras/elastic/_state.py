@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from smddp_tf._collectives.objects import broadcast_object
-from smddp_tf._collectives.variables import broadcast_
-from smddp_tf._graph.framework import tensorflow
-from smddp_tf._job import basics
-from smddp_tf._state import share
-from smddp_tf._types import Variable
+from smddp_tf._src.collectives.objects import broadcast_object
+from smddp_tf._src.collectives.variables import broadcast_
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import basics
+from smddp_tf._src.state import share
+from smddp_tf._src.types import Variable
 from smddp_tf.keras.callbacks._base import training_state
 from smddp_tf.keras.elastic._commits import Commit, Commits
 

@@ -12,10 +12,10 @@ from harness import OUT, rank, size
 from harness import report as report_alone
 
 import smddp_tf as hvd
-from smddp_tf._graph import plan_ops
-from smddp_tf._job import process_sets
-from smddp_tf._job.reduction import Reduction
-from smddp_tf._plan import buckets
+from smddp_tf._src.graph import plan_ops
+from smddp_tf._src.job import process_sets
+from smddp_tf._src.job.reduction import Reduction
+from smddp_tf._src.plan import buckets
 
 
 def _await_reports(count):

@@ -22,7 +22,7 @@ def _environment():
     os.environ["HOROVOD_LOG_LEVEL"] = "TRACE"
     os.environ["SMDDP_BUCKET_BYTES"] = "123"
     os.environ["HOROVOD_FUSION_THRESHOLD"] = "456"
-    importlib.import_module("smddp_tf._job.config")
+    importlib.import_module("smddp_tf._src.job.config")
     from smddp_tf.compat import environment
 
     environment.adopt_horovod_environment()
@@ -123,7 +123,7 @@ def _sagemaker():
     import smddpcommon as hm
     import tensorflow as tf
 
-    from smddp_tf._job import config
+    from smddp_tf._src.job import config
 
     hm.setBucketSize(1 << 20)
     assert config.load().bucket_bytes == 1 << 20

@@ -12,7 +12,7 @@ from checks import equal, raises, total
 from harness import rank, report, size
 
 import smddp_tf as hvd
-from smddp_tf._job import config, native
+from smddp_tf._src.job import config, native
 
 GPU = "/GPU:0"
 ROWS = 5

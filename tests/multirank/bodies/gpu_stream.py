@@ -11,7 +11,7 @@ from tensorflow.python.eager import context
 from tensorflow.python.eager import execute as eager
 
 import smddp_tf as hvd
-from smddp_tf._graph import library
+from smddp_tf._src.graph import library
 
 GPU, CPU = "/GPU:0", "/CPU:0"
 # One of each layout, and one that nobody knows.

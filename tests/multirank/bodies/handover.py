@@ -8,7 +8,7 @@ from checks import checked, equal, raises, total
 from harness import rank, report, size
 
 import smddp_tf as hvd
-from smddp_tf._graph import library
+from smddp_tf._src.graph import library
 
 
 def _eager_ops():

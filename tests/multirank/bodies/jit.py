@@ -11,7 +11,7 @@ from harness import rank, report, size
 
 import smddp_tf as hvd
 import smddp_tf.keras as hvd_keras
-from smddp_tf._graph import library
+from smddp_tf._src.graph import library
 
 keras = tf.keras
 # Which TensorFlow has typed calls.

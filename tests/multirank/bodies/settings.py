@@ -74,7 +74,7 @@ def has_few_threads(threads):
     import resource
 
     import smddp_tf as hvd
-    from smddp_tf._job import agreement, native
+    from smddp_tf._src.job import agreement, native
     from smddp_tf.errors import InitError
 
     # The other user may not read the files.

@@ -1,7 +1,7 @@
 """horovod.tensorflow.compression."""
 
-from smddp_tf._compression import Compression, NoneCompressor
-from smddp_tf._compression.casts import FP16Compressor
+from smddp_tf._src.compression import Compression, NoneCompressor
+from smddp_tf._src.compression.casts import FP16Compressor
 
 
 class Compressor:

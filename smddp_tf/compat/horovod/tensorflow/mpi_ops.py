@@ -33,6 +33,6 @@ def _grouped_reducescatter(tensors, name=None, op=smddp_tf.Sum, **options):
 
 def handle_average_backwards_compatibility(op, average):
     """Resolves Horovod's old `average` and new `op` argument to a ReduceOp."""
-    from smddp_tf._collectives.checks import resolve_op
+    from smddp_tf._src.collectives.checks import resolve_op
 
     return resolve_op(average, op)

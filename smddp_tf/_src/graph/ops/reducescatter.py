@@ -1,0 +1,29 @@
+"""Reducescatter of a list of tensors."""
+
+from smddp_tf._src.graph.ops.emit import emit_reduction
+from smddp_tf._src.graph.ops.ranks import is_fixed, require_fixed_in_jit
+from smddp_tf._src.job.process_sets import ProcessGroup
+from smddp_tf._src.job.reduction import Reduction
+
+
+def reducescatter(tensors: list, reduction: Reduction) -> list:
+    """Reduces tensors of one dtype; each rank receives its part of every tensor's rows."""
+    require_fixed_in_jit(reduction.group, "reducescatter")
+    own = [_own_shape(t.shape, reduction.group) for t in tensors]
+    outputs = emit_reduction("reducescatter", tensors, reduction, result_shapes=own)
+    for output, shape in zip(outputs, own, strict=True):
+        output.set_shape(shape)
+    return outputs
+
+
+def _own_shape(shape, group: ProcessGroup):
+    """The shape of this rank's part; None if not even the rank is known."""
+    return shape.rank and [_own_rows(shape[0], group), *shape.as_list()[1:]]
+
+
+def _own_rows(rows, group: ProcessGroup):
+    """This rank's number of rows, same as smddp_own_rows(); None if unknown."""
+    if rows is None or not is_fixed(group):
+        return None
+    each, odd = divmod(rows, group.size)
+    return each + (1 if group.rank < odd else 0)

@@ -1,0 +1,143 @@
+"""init() and shutdown()."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from smddp_tf._src.job import agreement, basics, config, native
+from smddp_tf._src.job.enums import Code
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    add_process_set,
+    added_sets,
+    c_ranks,
+    check_status,
+    ranks_of,
+    validate_process_sets,
+)
+from smddp_tf.errors import InitError
+
+_init_lock = threading.Lock()
+_exit_hooks_installed = False
+_failed = False
+
+
+def _note_failure(previous: Any) -> Any:
+    """An excepthook that records that the script ends with an exception; shutdown() reports it."""
+
+    def hook(kind: Any, value: Any, traceback: Any) -> None:
+        global _failed
+        _failed = True
+        previous(kind, value, traceback)
+
+    return hook
+
+
+def _install_exit_hooks() -> None:
+    global _exit_hooks_installed
+    if not _exit_hooks_installed:
+        _exit_hooks_installed = True
+        sys.excepthook = _note_failure(sys.excepthook)
+        atexit.register(shutdown)
+
+
+def _refuse_child() -> None:
+    """Raises InitError in a process that a rank started, as multiprocessing does."""
+    if config.parent_rank():
+        raise InitError(
+            f"this process ({os.getpid()}) was started by a rank of the job (process "
+            f"{config.parent_rank()}), so it is none itself and cannot call init(). Call "
+            "collectives in the rank; if multiprocessing runs the script again, keep init() and "
+            'what follows under `if __name__ == "__main__":`'
+        )
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int)
+def _may_interrupt() -> int:
+    """Whether SIGINT becomes KeyboardInterrupt, for which a wait in C++ must end."""
+    return int(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Connects this process to the other ranks of the job. Further calls have no effect.
+
+    Under mpirun the job consists of its ranks. Otherwise the job has one rank, and every
+    collective is the identity. A further call warns if it has arguments.
+
+    Args:
+      comm: None: the job has all of mpirun's ranks. A list of mpirun's ranks, or an mpi4py
+        communicator: the job has these ranks, renumbered from 0 in the given order. All listed
+        ranks must pass the same list; a rank that is not listed forms a job of size 1. Passing
+        disjoint lists splits the ranks into several jobs.
+      process_sets: ProcessSets to add with add_process_set(); the same on all ranks. "dynamic" is
+        ignored, accepted for compatibility: sets can always be added.
+
+    Raises:
+      ValueError: an argument is invalid, or differs between ranks; raised on all ranks.
+      InitError: the ranks cannot be connected, or their settings are invalid or differ (raised on
+        all ranks); or the launcher started further processes that cannot be joined; or a rank
+        started this process. The message includes the remedy.
+
+    Examples:
+      >>> hvd.init()
+      >>> 0 <= hvd.rank() < hvd.size()
+      True
+    """
+    with _init_lock:
+        if basics.is_initialized():
+            if comm is not None or process_sets not in (None, "dynamic"):
+                warnings.warn(
+                    "init() was called before, so its arguments have no effect now; "
+                    "add_process_set() adds sets",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+            return
+
+        ranks = [] if comm is None else ranks_of(comm)
+        wanted = validate_process_sets(process_sets)
+        _refuse_child()
+
+        # A rank that cannot start still connects, to report its problem to the others.
+        *terms, problem = agreement.terms()
+        told = [text.encode() for text in (*terms, problem or native.misplaced())]
+        code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
+        if code != Code.OK:
+            raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
+        if basics.mpi_enabled():
+            config.mark_rank()
+
+        _install_exit_hooks()
+        native.core().smddp_ask_before_interrupts(_may_interrupt)
+        text = ", ".join(str(process_set.ranks) for process_set in wanted)
+        check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
+        for process_set in wanted:
+            add_process_set(process_set)
+
+
+def shutdown() -> None:
+    """Leaves the job. Runs automatically at exit; further calls have no effect.
+
+    init() can begin another job in the process, any number of times: of one rank; or of any of
+    mpirun's ranks, if mpi4py began MPI before the first init(). What was traced stays right: it
+    reduces over the ranks of the job in which it runs.
+
+    Examples:
+      >>> hvd.shutdown()
+      >>> hvd.is_initialized()
+      False
+    """
+    for process_set in list(added_sets.values()):
+        process_set._invalidate()
+    added_sets.clear()
+    native.core().smddp_shutdown(int(_failed))
+    native.core().smddp_ask_before_interrupts(None)
+    config.unmark_rank()
