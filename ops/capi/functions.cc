@@ -158,7 +158,7 @@ std::shared_ptr<const NcclLibrary> FindNccl(const Config& config, std::string* w
   return NcclLibrary::Open(config.nccl_library, config.nccl_hint, why);
 }
 
-Status InitOnce(const std::vector<int>& ranks, Terms terms) {
+Status InitOnce(const std::vector<int>& ranks, SharedSettings terms) {
   std::lock_guard<std::mutex> lock(init_mutex);
   if (communicator != nullptr) return {};
   Config config;
@@ -199,7 +199,7 @@ int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const ch
                    const char* problem) {
   auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
   return ReturnOf([&] {
-    Terms terms{text(must_agree), text(should_agree), text(problem)};
+    SharedSettings terms{text(must_agree), text(should_agree), text(problem)};
     return InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms));
   });
 }

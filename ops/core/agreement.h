@@ -9,7 +9,7 @@
 namespace smddp {
 
 // A rank's settings, as lines of "NAME=value"; an empty value means unknown.
-struct Terms {
+struct SharedSettings {
   std::string must;     // a difference is an error on all ranks
   std::string should;   // a difference is a warning
   std::string problem;  // why this rank cannot start; "" if it can

@@ -66,7 +66,7 @@ Status BucketScheduler::Begin(std::shared_ptr<const PlanInfo> info, int64_t* id)
   return {};
 }
 
-void BucketScheduler::GiveUp() {
+void BucketScheduler::CancelRuns() {
   std::vector<std::unique_ptr<Operation>> orphans;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -145,7 +145,7 @@ Status BucketScheduler::End(int64_t id, std::shared_ptr<EmptyRun>* empty) {
   return {};
 }
 
-void BucketScheduler::Abandon(const Status& failure, Endings* endings) {
+void BucketScheduler::Fail(const Status& failure, Endings* endings) {
   auto runs = std::make_shared<std::deque<Run>>();
   std::lock_guard<std::mutex> lock(mutex_);
   if (failure_.ok()) failure_ = failure;

@@ -46,7 +46,7 @@ class BucketScheduler {
  public:
   explicit BucketScheduler(Channel* channel) : channel_(channel) {}
 
-  // Begin and End fail only after Abandon.
+  // Begin and End fail only after Fail.
   Status Begin(std::shared_ptr<const PlanInfo> info, int64_t* run);
   // Accepts a bucket, fills in the request's plan fields, and releases to the channel all buckets
   // that are now in order.
@@ -55,12 +55,12 @@ class BucketScheduler {
   // caller must wait for.
   Status End(int64_t run, std::shared_ptr<EmptyRun>* empty);
   // Gives up all open runs: their step failed, or no program could reach this point.
-  void GiveUp();
+  void CancelRuns();
   // Numbers the next run above this one, because a joined rank took no part in the runs up to it.
   void SkipRun(int64_t run);
 
   // The channel is broken: fails all held buckets and all later calls. The first failure is kept.
-  void Abandon(const Status& failure, Endings* endings);
+  void Fail(const Status& failure, Endings* endings);
 
   // For the monitor: adds `seconds` to the time for which held buckets have been waiting for the
   // same missing one, and returns that time; 0 if another thread did not let go for some 20 ms.
@@ -85,7 +85,7 @@ class BucketScheduler {
   std::mutex mutex_;      // protects the members below and the order of Enqueue
   std::deque<Run> runs_;  // open ones
   int64_t next_run_ = 1;
-  Status failure_;       // set by Abandon
+  Status failure_;       // set by Fail
   std::string awaited_;  // the last *what of Inspect
   double waited_ = 0;
 };

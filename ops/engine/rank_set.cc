@@ -52,7 +52,7 @@ void RankSet::StopProgress() {
 void RankSet::Fail(const Status& failure, Endings* endings) {
   direct_.Fail(failure, endings);
   gradients_.Fail(failure, endings);
-  plans_.Abandon(failure, endings);
+  plans_.Fail(failure, endings);
 }
 
 void RankSet::CloseDevices(bool broken) {
@@ -153,7 +153,7 @@ Status RankSet::Join(int* last) {
 Status RankSet::WaitForJoins(int* last) {
   Waiter waiter = MakeWaiter();
   // Fails on all ranks a step that failed on this one: zeros for the rest of it would be wrong.
-  plans_.GiveUp();
+  plans_.CancelRuns();
   // Completes this rank's own operations first, so that none is in progress once all have joined.
   while (!Idle()) {
     if (direct_.Pump() || gradients_.Pump()) waiter.Reset();

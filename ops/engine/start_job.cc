@@ -22,7 +22,7 @@ struct Beginning {
   bool fails_alone = false;
 };
 
-Status Begin(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+Status Begin(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
              Beginning* begun) {
   Status status = ConnectJob(config, ranks, terms, begun->context.get(), &begun->everybody);
   if (!status.ok()) return status;
@@ -43,7 +43,7 @@ Status Begin(const Config& config, const std::vector<int>& ranks, const Terms& t
 
 }  // namespace
 
-Status StartJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+Status StartJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
                 std::unique_ptr<Communicator>* out) {
   auto begun = std::make_unique<Beginning>();
   Status status;

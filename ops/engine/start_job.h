@@ -13,7 +13,7 @@ namespace smddp {
 
 // Connects the ranks (ConnectJob) and starts their threads. Succeeds or fails on all ranks: what
 // one of them lacks is told to the others, which wait for it.
-Status StartJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+Status StartJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
                 std::unique_ptr<Communicator>* out);
 
 }  // namespace smddp

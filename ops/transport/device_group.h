@@ -17,7 +17,7 @@
 #include "core/dtype.h"
 #include "core/span.h"
 #include "core/status.h"
-#include "transport/launch_order.h"
+#include "transport/kernel_order.h"
 
 namespace smddp {
 
@@ -97,7 +97,7 @@ class DeviceGroup {
   // Of the collectives that have ended.
   virtual DeviceGroupStats stats() const = 0;
 
-  LaunchOrder* order() { return &order_; }
+  KernelOrder* order() { return &order_; }
   State state() const {
     std::lock_guard<std::mutex> lock(state_mutex_);
     return state_;
@@ -108,7 +108,7 @@ class DeviceGroup {
   }
 
  private:
-  LaunchOrder order_;
+  KernelOrder order_;
   mutable std::mutex state_mutex_;
   State state_ = State::kNew;
 };

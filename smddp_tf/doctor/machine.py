@@ -10,7 +10,7 @@ import socket
 import tempfile
 from collections.abc import Mapping
 
-from smddp_tf.doctor import session
+from smddp_tf.doctor import mpi_tmpdir
 from smddp_tf.doctor.findings import NOTE, WARNING, Finding
 from smddp_tf.launch import machine
 
@@ -67,7 +67,7 @@ def facts(environment: Mapping[str, str]) -> dict:
         shm = shutil.disk_usage(_SHM)
     except OSError:
         shm = None
-    session_folder = session.folder(environment)
+    session_folder = mpi_tmpdir.folder(environment)
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -89,7 +89,7 @@ def facts(environment: Mapping[str, str]) -> dict:
         "messages": environment.get("OMPI_MCA_pml", ""),
         "emulated_nodes": environment.get("SMDDP_NODES", ""),
         "session_folder": session_folder,
-        "session_file_system": session.file_system(session_folder, _text("/proc/self/mounts")),
+        "session_file_system": mpi_tmpdir.file_system(session_folder, _text("/proc/self/mounts")),
     }
 
 

@@ -8,7 +8,7 @@ import threading
 import traceback
 
 from smddp_tf._src.job import basics, job
-from smddp_tf.doctor import links, machine, measure, session
+from smddp_tf.doctor import links, machine, measure, mpi_tmpdir
 from smddp_tf.doctor.findings import ERROR, WARNING, Finding, merged
 
 _SKEW_MS = 1000.0  # from where on timestamps of files and logs mislead
@@ -78,7 +78,7 @@ def examine(own: dict, findings: list, quick: bool) -> dict:
         "local_rank": basics.local_rank(),
         "mpi": basics.stats()["mpi"],
         "reads_peers": measure.why_no_peer_reads(words, local),
-        "session_seen": session.seen(own["session_folder"], measure.gather),
+        "session_seen": mpi_tmpdir.seen(own["session_folder"], measure.gather),
     }
     findings = findings + machine.check(own, basics.local_size())
     ranks = measure.gather(own)
@@ -87,7 +87,7 @@ def examine(own: dict, findings: list, quick: bool) -> dict:
     networks = list({(rank["boot"], rank["network_namespace"]): rank for rank in firsts}.values())
     offsets, exact = measure.clock_offsets()
     everybody = links.check_transports(ranks) + links.check_networks(networks)
-    everybody += session.check(ranks) + _clock_findings(offsets)
+    everybody += mpi_tmpdir.check(ranks) + _clock_findings(offsets)
     pairs = _pairs(ranks, quick)
     together = measure.speed(quick=quick) if basics.size() > 1 else {}
     # Of a word's address on this rank, until all have read it.

@@ -11,7 +11,7 @@ from smddp_tf._src.gradients.options import whole_number
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras import _metrics, _shard_sequence
-from smddp_tf.keras._part import own_part
+from smddp_tf.keras._part import local_slice
 from smddp_tf.keras.callbacks import MetricAverageCallback
 
 tf = tensorflow()
@@ -76,7 +76,7 @@ def evaluate(
     steps = None if steps is None else whole_number("steps", steps, 1)
     data, has_data = _arguments(x, y, sample_weight), True
     if not sharded:
-        data, has_data = own_part(data, process_set, steps, batch_size)
+        data, has_data = local_slice(data, process_set, steps, batch_size)
     elif steps is not None:  # an evaluate() of the script's own may not take it
         options["steps"] = steps
 
@@ -150,7 +150,7 @@ def predict(
     steps = None if steps is None else whole_number("steps", steps, 1)
     data, has_data = x, True
     if not sharded:
-        data, has_data = own_part(x, process_set, steps, batch_size)
+        data, has_data = local_slice(x, process_set, steps, batch_size)
     elif steps is not None:
         options["steps"] = steps
     if batch_size is not None:

@@ -78,7 +78,7 @@ def _check_order(data, process_set) -> None:
     _order.refuse(lines, "hvd.evaluate or hvd.predict")
 
 
-def own_part(data, process_set, steps=None, batch_size=None):
+def local_slice(data, process_set, steps=None, batch_size=None):
     """Returns this rank's consecutive part of the data, and whether that part is its own.
 
     A rank without a part gets the first batch (or element), since Keras rejects empty data; its

@@ -18,12 +18,12 @@ from smddp_tf.launch import (
     LaunchError,
     command,
     commits,
-    container,
     hosts,
     mpi,
+    mpi_tmpdir,
     options,
     racks,
-    session,
+    sagemaker,
     supervise,
 )
 from smddp_tf.launch.machine import Machine, this_machine
@@ -145,7 +145,7 @@ def make_job(
         start_timeout=given.start_timeout,
         ssh_port=given.ssh_port,
         ssh_key=given.ssh_identity_file,
-        ssh_more=container.SSH_WORDS if given.sagemaker and elsewhere else (),
+        ssh_more=sagemaker.SSH_WORDS if given.sagemaker and elsewhere else (),
     )
 
 
@@ -227,7 +227,7 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     own = launcher.kind == "openmpi" and launcher.major >= 5 and not (job.hosts or given.srun)
     folder: contextlib.AbstractContextManager[Mapping] = contextlib.nullcontext(told)
     if own:
-        folder = session.own_folder(told, words)
+        folder = mpi_tmpdir.own_folder(told, words)
     with folder as variables:
         outcome = supervise.run_with_restarts(words, variables, given.max_restarts, job.tag_output)
     commits.finish(made, outcome)
@@ -236,20 +236,20 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
 
 def _as_container(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     """--sagemaker: the first host launches, the others let it in until the job has ended."""
-    given_values = container.hyperparameters(environment)
-    told = container.variables(environment)
+    given_values = sagemaker.hyperparameters(environment)
+    told = sagemaker.variables(environment)
     if told:  # nobody else hands the hyperparameters to the script
-        (given.program or given.passed).extend(container.arguments(given_values))
-    given.ranks = given.ranks or container.ranks(given_values)
+        (given.program or given.passed).extend(sagemaker.arguments(given_values))
+    given.ranks = given.ranks or sagemaker.ranks(given_values)
     environment = {**environment, **told}
-    names, current = container.host_names(environment)
-    with container.sshd(environment.get("PATH")) if len(names) > 1 else contextlib.nullcontext():
+    names, current = sagemaker.host_names(environment)
+    with sagemaker.sshd(environment.get("PATH")) if len(names) > 1 else contextlib.nullcontext():
         if current != names[0]:
-            return container.wait_for_end()
-        with container.others_ready(names[1:]):
+            return sagemaker.wait_for_end()
+        with sagemaker.others_ready(names[1:]):
             outcome = _launch(given, environment)
     if outcome.code != 0:
-        container.write_failure(outcome.cause or f"the job failed: exit code {outcome.code}")
+        sagemaker.write_failure(outcome.cause or f"the job failed: exit code {outcome.code}")
     return outcome.code
 
 
@@ -263,7 +263,7 @@ def _run(given: argparse.Namespace, environment: Mapping[str, str]) -> int:
     try:
         return _as_container(given, environment)
     except (LaunchError, OSError) as error:
-        container.write_failure(str(error))
+        sagemaker.write_failure(str(error))
         raise
 
 

@@ -55,9 +55,9 @@ struct PlanBench {
   }
 };
 
-void Abandon(PlanBench* bench, const Status& failure) {
+void FailRuns(PlanBench* bench, const Status& failure) {
   Endings endings;
-  bench->runs.Abandon(failure, &endings);
+  bench->runs.Fail(failure, &endings);
   for (const auto& end : endings) end();
 }
 
@@ -164,11 +164,11 @@ TEST(HeldBucketsEndWithTheFailure) {
   int64_t run = bench.Begin(3);
   Outcome held, late, next;
   bench.runs.Arrive(run, 2, held.Bucket());  // bucket 0 has not come
-  Abandon(&bench, kBroken);
+  FailRuns(&bench, kBroken);
   EXPECT_EQ(held.times, 1);
   EXPECT_EQ(held.status.message(), kBroken.message());
   // A bucket that was on its way, and a later step; the first failure is what they are told.
-  Abandon(&bench, {Code::kNotInitialized, "shut down"});
+  FailRuns(&bench, {Code::kNotInitialized, "shut down"});
   bench.runs.Arrive(run, 1, late.Bucket());
   EXPECT_EQ(late.times, 1);
   EXPECT_EQ(late.status.message(), kBroken.message());

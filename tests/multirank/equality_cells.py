@@ -156,7 +156,7 @@ def _gan_alone(way: str) -> list:
 def _gan(way: str, alone: list) -> float:
     broadcast = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     batch = keras_modes.BATCH // hvd.size()
-    options = (keras_modes.own_part(), batch, broadcast, 3 + hvd.rank())
+    options = (keras_modes.local_slice(), batch, broadcast, 3 + hvd.rank())
     model = _train_gan(way, hvd.DistributedOptimizer, *options)
     keras_modes.assert_equal_on_all_ranks(model, f"{way}/GAN")
     pairs = list(zip(alone, model.get_weights(), strict=True))

@@ -30,7 +30,7 @@ IDS = rng.randint(0, 40, (BATCH * BATCHES, 6))
 Y = rng.randint(0, CLASSES, BATCH * BATCHES)
 
 
-def own_part(count=1):
+def local_slice(count=1):
     """Indices of this rank's part of every (count-fold) batch, in order."""
     batch, part = BATCH * count, BATCH * count // hvd.size()
     starts = [b * batch + hvd.rank() * part for b in range(len(Y) // batch)]
@@ -189,7 +189,7 @@ class Mode:
         optimizer = hvd.DistributedOptimizer(self.optimizer(), **self.distribute)
         model = self.make(optimizer, seed=3 + hvd.rank())
         broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
-        rows = own_part(self.joined)
+        rows = local_slice(self.joined)
         if self.joined > 1:  # passes of an update take turns through the joined batch
             rows = rows.reshape(-1, self.joined, BATCH // hvd.size()).reshape(-1)
         self.fit(model, rows, BATCH // hvd.size(), [broadcast])

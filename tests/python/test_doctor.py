@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from smddp_tf.doctor import __main__ as command_line
-from smddp_tf.doctor import links, machine, session, software, text
+from smddp_tf.doctor import links, machine, mpi_tmpdir, software, text
 from smddp_tf.doctor.findings import ERROR, NOTE, WARNING, Finding, failing, merged
 
 ETH0 = {"name": "eth0", "address": "10.0.0.1", "mask": "255.255.255.0", "state": "up"}
@@ -169,28 +169,32 @@ def test_networks():
 def test_a_shared_session_folder():
     """By what ranks of other hosts or containers see; else by the file system's type."""
     own = {**SOUND, "host": "b", "boot": "b2", "session_seen": [1]}
-    assert session.check([SOUND, own]) == []
-    assert session.check([SOUND, {**SOUND, "session_seen": [0, 1]}]) == []  # of one host
+    assert mpi_tmpdir.check([SOUND, own]) == []
+    assert mpi_tmpdir.check([SOUND, {**SOUND, "session_seen": [0, 1]}]) == []  # of one host
     for apart in ({"boot": "b2"}, {"process_namespace": "pid:[2]"}):
-        (finding,) = session.check([SOUND, {**own, "boot": "b1", **apart, "session_seen": [0, 1]}])
+        (finding,) = mpi_tmpdir.check(
+            [SOUND, {**own, "boot": "b1", **apart, "session_seen": [0, 1]}]
+        )
         assert finding.level == WARNING
         assert finding.what.startswith("b and a share /tmp, where Open MPI 5")
         assert "TMPDIR" in finding.remedy
         assert "--prtemca prte_tmpdir_base" in finding.remedy
     for kind in ("nfs4", "lustre", "fuse.sshfs"):
-        (finding,) = session.check([{**SOUND, "session_file_system": kind}])
+        (finding,) = mpi_tmpdir.check([{**SOUND, "session_file_system": kind}])
         assert finding.what.startswith(f"/tmp is on {kind}, which other hosts may have too")
-    assert session.check([{**SOUND, "session_folder": "", "session_file_system": "nfs"}]) == []
+    assert mpi_tmpdir.check([{**SOUND, "session_folder": "", "session_file_system": "nfs"}]) == []
 
 
 def test_where_the_session_folder_is(tmp_path):
     """Of Open MPI 5 only; version 4 has the host's name in it, and MPICH none."""
-    assert session.folder({"PMIX_SERVER_TMPDIR": "/scratch/ompi.31823"}) == "/scratch"
-    assert session.folder({"PMIX_SERVER_TMPDIR": "/tmp/prted.7"}) == "/tmp"
-    assert session.folder({"PMIX_SERVER_TMPDIR": "/tmp/ompi.host.0/pid.31823"}) == ""
-    assert session.folder({}) == ""
+    assert mpi_tmpdir.folder({"PMIX_SERVER_TMPDIR": "/scratch/ompi.31823"}) == "/scratch"
+    assert mpi_tmpdir.folder({"PMIX_SERVER_TMPDIR": "/tmp/prted.7"}) == "/tmp"
+    assert mpi_tmpdir.folder({"PMIX_SERVER_TMPDIR": "/tmp/ompi.host.0/pid.31823"}) == ""
+    assert mpi_tmpdir.folder({}) == ""
     mounts = "/dev/a / ext4 rw 0 0\nb:/c /tmp nfs4 rw 0 0\nd /tmp/a\\040b tmpfs rw 0 0\n"
-    found = [session.file_system(path, mounts) for path in ("/tmp/x", "/tmpfs", "/tmp/a b/x", "/")]
+    found = [
+        mpi_tmpdir.file_system(path, mounts) for path in ("/tmp/x", "/tmpfs", "/tmp/a b/x", "/")
+    ]
     assert found == ["nfs4", "ext4", "tmpfs", "ext4"]
     other = tmp_path / "of another rank"
     other.touch()
@@ -200,9 +204,9 @@ def test_where_the_session_folder_is(tmp_path):
         gathered.append(value)
         return [value, "of another rank", "of a third"] if len(gathered) == 1 else [value]
 
-    assert session.seen(str(tmp_path), gather) == [0, 1]
+    assert mpi_tmpdir.seen(str(tmp_path), gather) == [0, 1]
     assert list(tmp_path.iterdir()) == [other]
-    assert session.seen("", lambda value: [value]) == []
+    assert mpi_tmpdir.seen("", lambda value: [value]) == []
 
 
 def test_which_pairs_are_measured():

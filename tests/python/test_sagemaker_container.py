@@ -9,8 +9,9 @@ import stat
 import pytest
 
 from smddp_tf import sagemaker
-from smddp_tf.launch import LaunchError, container, options
+from smddp_tf.launch import LaunchError, options
 from smddp_tf.launch import __main__ as launch
+from smddp_tf.launch import sagemaker as container
 
 
 @pytest.fixture

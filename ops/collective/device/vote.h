@@ -4,7 +4,7 @@
 //
 // The first rank finishes the vote. By that time all ranks have voted, so nobody waits afterwards
 // for a rank which is still to come. It adds a number to the sum, which tells all ranks in which
-// order they start the collectives of both channels (LaunchOrder).
+// order they start the collectives of both channels (KernelOrder).
 #pragma once
 
 #include <cstdint>

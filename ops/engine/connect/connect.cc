@@ -203,7 +203,7 @@ void MakeChannelResources(const Config& config, Connection* connection) {
 }
 
 // Adds to the terms the error of a timeline that cannot be written.
-void StartTimeline(int rank, Terms* terms, JobContext* context) {
+void StartTimeline(int rank, SharedSettings* terms, JobContext* context) {
   if (!terms->problem.empty() || context->config.timeline.empty()) return;
   terms->problem = context->timeline.Start(context->config.timeline, rank).message();
 }
@@ -219,7 +219,7 @@ Status BeginMpi(const JobContext& context, MpiLibrary* mpi, std::string* refused
 
 // Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
 // the others.
-Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) {
+Status OpenMpi(const std::vector<int>& ranks, SharedSettings terms, JobContext* context) {
   context->mpi = std::make_shared<MpiLibrary>();
   MpiLibrary* mpi = context->mpi.get();
   MpiLibrary::Problem& problem = context->problem;
@@ -243,10 +243,11 @@ Status OpenMpi(const std::vector<int>& ranks, Terms terms, JobContext* context) 
   context->timeline.NumberFilesBy(mpi->rank());
   StartTimeline(rank, &terms, context);
   Status gathered;
-  status = Settle(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
-                  [&](const void* block, size_t bytes, void* all) {
-                    return gathered = mpi->Allgather(block, static_cast<int>(bytes), all, problem);
-                  });
+  status = CompareSettings(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
+                           [&](const void* block, size_t bytes, void* all) {
+                             return gathered = mpi->Allgather(block, static_cast<int>(bytes), all,
+                                                              problem);
+                           });
   context->fails_alone = status.ok() || !gathered.ok();
   if (!status.ok()) return status;
   return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, problem,
@@ -259,7 +260,7 @@ size_t Connection::StagingBytes() const {
   return ShmGroup::BytesNeeded(topology.local_size, shm->chunk_bytes()) / topology.local_size;
 }
 
-Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
                   JobContext* context, std::unique_ptr<Connection>* out) {
   context->config = config;
   auto connection = std::make_unique<Connection>();
@@ -275,7 +276,7 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Ter
     }
     if (!status.ok()) return status;
   } else {
-    Terms own = terms;
+    SharedSettings own = terms;
     StartTimeline(0, &own, context);
     if (!own.problem.empty()) return {Code::kSystem, own.problem};
     std::string refusal = ListProblem(ranks, 1);

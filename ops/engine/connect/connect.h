@@ -10,7 +10,7 @@
 #include "core/agreement.h"
 #include "core/config.h"
 #include "core/topology.h"
-#include "engine/connect/settlement.h"
+#include "engine/connect/compare_settings.h"
 #include "engine/trace/timeline.h"
 #include "transport/alarm.h"
 #include "transport/device_group.h"
@@ -49,7 +49,7 @@ struct Connection {
 // job is these launcher ranks, renumbered in this order; a rank that is not listed becomes a job of
 // one rank. Fails on all ranks unless the listed ranks passed the same list and their `terms`
 // agree. Starts the timeline if one is configured.
-Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Terms& terms,
+Status ConnectJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
                   JobContext* context, std::unique_ptr<Connection>* connection);
 
 // Connects some ranks of the job (job ranks, ascending). All ranks of the job take part, and all

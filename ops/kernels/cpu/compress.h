@@ -1,5 +1,5 @@
-// What the compressors that gather do with a gradient (smddp_tf/_src/compression/), on the host. All
-// arithmetic is float32, whatever the gradient's dtype.
+// What the compressors that gather do with a gradient (smddp_tf/_src/compression/), on the host.
+// All arithmetic is float32, whatever the gradient's dtype.
 #pragma once
 
 #include <cstddef>

@@ -76,8 +76,8 @@ void OpCall::Place(smddp_request* request) const {
 
 // Calls of a function and iterations of a loop overlap in a session, so their order of arrival does
 // not tell them apart. What does is the same on all ranks: the number of the call, counted when the
-// graph was built (smddp_tf/_src/graph/calls.py), and for a loop the iteration and the number of its
-// frame, which is a hash of the names and iterations of the loops around it.
+// graph was built (smddp_tf/_src/graph/calls.py), and for a loop the iteration and the number of
+// its frame, which is a hash of the names and iterations of the loops around it.
 bool OpCall::NumberRun(smddp_request* request, std::string* name) const {
   if (request->matching != SMDDP_BY_NAME) return true;
   int64_t number = 0;

@@ -165,7 +165,8 @@ smddp_request MakeRequest(int kind, const Attributes& attributes,
   request.prescale = attributes.prescale;
   request.postscale = attributes.postscale;
   request.matching = static_cast<int32_t>(attributes.matching);
-  // An eager op of many names has none in its attribute; smddp_tf/_src/graph/eager_names.py says why.
+  // An eager op of many names has none in its attribute; smddp_tf/_src/graph/eager_names.py says
+  // why.
   request.name = attributes.name.empty() ? smddp_next_name() : attributes.name.c_str();
   request.description = attributes.description.c_str();
   request.num_tensors = static_cast<int32_t>(tensors.size());

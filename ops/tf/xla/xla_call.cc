@@ -1,7 +1,8 @@
 // Collectives inside XLA programs (jit_compile=True), on the host and on GPUs.
 //
 // XLA runs no TensorFlow kernels but calls a custom-call target, of which it has two kinds. Neither
-// needs an XLA header, so one binary serves all versions; smddp_tf/_src/graph/xla.py emits the call.
+// needs an XLA header, so one binary serves all versions; smddp_tf/_src/graph/xla.py emits the
+// call.
 #include "tf/xla/xla_call.h"
 
 #include <dlfcn.h>

@@ -48,7 +48,7 @@ def overflows():
 
 def _fit(mode, model):
     first = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
-    mode.fit(model, keras_modes.own_part(), keras_modes.BATCH // size, first)
+    mode.fit(model, keras_modes.local_slice(), keras_modes.BATCH // size, first)
 
 
 def saves():

@@ -40,7 +40,7 @@ def _fit(callbacks, epochs=4, optimizer=None, validate=False, **compiled):
     keras.utils.set_random_seed(rank)
     model = keras_modes.Mode().model()
     model.compile(optimizer, keras_modes.loss_object(), metrics=["accuracy"], **compiled)
-    rows = keras_modes.own_part()
+    rows = keras_modes.local_slice()
     x, y = keras_modes.X[rows], keras_modes.Y[rows]
     options = {"batch_size": 24 // size, "epochs": epochs, "verbose": 0, "shuffle": False}
     options["validation_data"] = (x[:10], y[:10]) if validate else None

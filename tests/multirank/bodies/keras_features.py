@@ -150,7 +150,7 @@ def _fit_that_is_not_distributed():
         broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            mode.fit(model, keras_modes.own_part(), 12, [broadcast])
+            mode.fit(model, keras_modes.local_slice(), 12, [broadcast])
         found = [w for w in caught if "reduced no gradients" in str(w.message)]
         assert len(found) == expected, (distribute, [str(w.message) for w in caught])
 
@@ -181,7 +181,7 @@ def refusals():
 def uneven_data():
     mode = keras_modes.Mode()
     model = mode.make(hvd.DistributedOptimizer(mode.optimizer()))
-    rows = keras_modes.own_part()
+    rows = keras_modes.local_slice()
     mode.fit(model, rows[: len(rows) // (1 + rank)], 12, [])
     # Rank 1 is done long before rank 0, and waits before it ends as scripts do.
     if rank == 1:

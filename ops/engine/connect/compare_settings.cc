@@ -1,4 +1,4 @@
-#include "engine/connect/settlement.h"
+#include "engine/connect/compare_settings.h"
 
 #include <algorithm>
 #include <cstring>
@@ -58,7 +58,7 @@ Status Judge(const std::vector<Texts>& all, int rank, const std::vector<int>& me
 
 }  // namespace
 
-Terms WithCore(Terms terms, const Config& config) {
+SharedSettings WithCore(SharedSettings terms, const Config& config) {
   Selector selector;
   auto add = [&](const char* name, const std::string& value) {
     terms.must += std::string(name) + "=" + value + "\n";
@@ -78,8 +78,8 @@ Terms WithCore(Terms terms, const Config& config) {
   return terms;
 }
 
-Status Settle(const Terms& own, int rank, int size, const std::vector<int>& members,
-              const GatherBlocks& gather) {
+Status CompareSettings(const SharedSettings& own, int rank, int size,
+                       const std::vector<int>& members, const GatherBlocks& gather) {
   Digest digest{HashOf(own.must), HashOf(own.should), own.problem.empty() ? 0u : 1u};
   std::vector<Digest> digests(size);
   Status status = gather(&digest, sizeof digest, digests.data());

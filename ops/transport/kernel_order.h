@@ -14,7 +14,7 @@ namespace smddp {
 // The order is that of numbers, which the first rank gives and the votes tell all ranks
 // (collective/device/vote.h). The ranks start a collective when they have passed all numbers below
 // its own.
-class LaunchOrder {
+class KernelOrder {
  public:
   // For the first rank: the next number, from 1 on.
   int64_t Give() {

@@ -1,5 +1,5 @@
 // What ranks must start with alike, and what becomes of a rank that cannot start.
-#include "engine/connect/settlement.h"
+#include "engine/connect/compare_settings.h"
 
 #include <atomic>
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace {
 using namespace smddp;
 
 // Settles on `size` ranks, and returns what each got.
-std::vector<Status> SettleAll(const std::vector<Terms>& terms,
+std::vector<Status> SettleAll(const std::vector<SharedSettings>& terms,
                               const std::vector<std::vector<int>>& members, int* gathers) {
   int size = static_cast<int>(terms.size());
   std::vector<Status> results(size);
@@ -36,7 +36,7 @@ std::vector<Status> SettleAll(const std::vector<Terms>& terms,
       meet();
       return Status();
     };
-    results[r] = Settle(terms[r], r, size, members[r], gather);
+    results[r] = CompareSettings(terms[r], r, size, members[r], gather);
   });
   *gathers = calls / size;
   return results;
@@ -67,7 +67,7 @@ TEST(DifferencesNameEachValueAndItsRanks) {
 
 TEST(EqualTermsCostOneGather) {
   int gathers = 0;
-  Terms same{"a=1\n", "v=1\n", ""};
+  SharedSettings same{"a=1\n", "v=1\n", ""};
   for (const Status& status : SettleAll({same, same}, {{0, 1}, {0, 1}}, &gathers)) {
     EXPECT(status.ok(), status.message());
   }
@@ -76,7 +76,7 @@ TEST(EqualTermsCostOneGather) {
 
 TEST(TermsThatDifferFailOnAllRanksAlike) {
   int gathers = 0;
-  Terms one{"SMDDP_X=1\n", "", ""}, two{"SMDDP_X=2\n", "", ""};
+  SharedSettings one{"SMDDP_X=1\n", "", ""}, two{"SMDDP_X=2\n", "", ""};
   std::vector<int> all = {0, 1, 2};
   auto results = SettleAll({one, one, two}, {all, all, all}, &gathers);
   EXPECT_EQ(gathers, 2);
@@ -90,7 +90,7 @@ TEST(TermsThatDifferFailOnAllRanksAlike) {
 
 TEST(JobsWithoutACommonRankMayDiffer) {
   int gathers = 0;
-  Terms one{"a=1\n", "", ""}, two{"a=2\n", "", ""};
+  SharedSettings one{"a=1\n", "", ""}, two{"a=2\n", "", ""};
   for (const Status& status : SettleAll({one, two, one}, {{0, 2}, {1}, {0, 2}}, &gathers)) {
     EXPECT(status.ok(), status.message());
   }
@@ -98,7 +98,7 @@ TEST(JobsWithoutACommonRankMayDiffer) {
 
 TEST(VersionsThatDifferAreNoError) {
   int gathers = 0;
-  Terms one{"a=1\n", "TensorFlow=2.15\n", ""}, two{"a=1\n", "TensorFlow=2.21\n", ""};
+  SharedSettings one{"a=1\n", "TensorFlow=2.15\n", ""}, two{"a=1\n", "TensorFlow=2.21\n", ""};
   for (const Status& status : SettleAll({one, two}, {{0, 1}, {0, 1}}, &gathers)) {
     EXPECT(status.ok(), status.message());
   }
@@ -106,7 +106,7 @@ TEST(VersionsThatDifferAreNoError) {
 
 TEST(ARankThatCannotStartIsNamedToAll) {
   int gathers = 0;
-  Terms good{"a=1\n", "", ""}, bad{"a=2\n", "", "SMDDP_X='y' is not understood"};
+  SharedSettings good{"a=1\n", "", ""}, bad{"a=2\n", "", "SMDDP_X='y' is not understood"};
   for (const Status& status : SettleAll({good, bad}, {{0, 1}, {0, 1}}, &gathers)) {
     EXPECT(Contains(status.message(), "rank 1 cannot start: SMDDP_X='y'"), status.message());
   }
@@ -132,7 +132,7 @@ TEST(ACommunicatorThatIsDestroyedStopsItsThreads) {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) ::unsetenv(name);
   auto context = std::make_unique<JobContext>();
   std::unique_ptr<Connection> everybody;
-  Status status = ConnectJob(Config(), {}, Terms(), context.get(), &everybody);
+  Status status = ConnectJob(Config(), {}, SharedSettings(), context.get(), &everybody);
   ASSERT(status.ok(), status.message());
   auto communicator = std::make_unique<Communicator>(std::move(context), std::move(everybody));
   status = communicator->Start();

@@ -1,4 +1,4 @@
-// Settlement: before anything is shared, the ranks compare the settings they were started with.
+// Before anything is shared, the ranks compare the settings they were started with.
 #pragma once
 
 #include <functional>
@@ -16,11 +16,11 @@ using GatherBlocks = std::function<Status(const void* own, size_t bytes, void* a
 
 // Adds the core's own terms: its options, its version, and the layout of the memory that ranks
 // share.
-Terms WithCore(Terms terms, const Config& config);
+SharedSettings WithCore(SharedSettings terms, const Config& config);
 
 // Fails on all `size` ranks if one cannot start, and on all of `members` (this rank's job) if their
 // terms differ. Costs one small allgather, and a larger one only if there is something to report.
-Status Settle(const Terms& own, int rank, int size, const std::vector<int>& members,
-              const GatherBlocks& gather);
+Status CompareSettings(const SharedSettings& own, int rank, int size,
+                       const std::vector<int>& members, const GatherBlocks& gather);
 
 }  // namespace smddp
