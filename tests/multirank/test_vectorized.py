@@ -13,7 +13,7 @@ def test_vectorized_map_and_jacobian(job, python, ranks):
 @on_ranks("python", PYTHONS, 2, 3)
 def test_between_collectives(job, python, ranks):
     body = vectorized.between_collectives()
-    job(body, ranks, env={"SMDDP_TIMEOUT_SECONDS": "15"}, python=python).check(ranks)
+    job(body, ranks, env={"SMDDP_TIMEOUT_SECONDS": "30"}, python=python).check(ranks)
 
 
 @on_ranks("python", PYTHONS, 2, 3)
