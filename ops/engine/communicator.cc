@@ -37,6 +37,10 @@ Selector MakeSelector(const Config& config) {
   return selector;
 }
 
+// The least number that no process set of this process has had, in earlier jobs either: a graph may
+// still have it, and must not find another set.
+std::atomic<int> next_number{1};
+
 std::string FormatRanks(const std::vector<int>& ranks) {
   std::string text = "[";
   for (size_t i = 0; i < ranks.size(); ++i) text += (i ? ", " : "") + std::to_string(ranks[i]);
@@ -217,11 +221,21 @@ Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   return {};
 }
 
+// Ranks may have been in different jobs before.
+Status Communicator::ChooseNumber(int* number) {
+  const int own = next_number;
+  std::vector<int> all(static_cast<size_t>(topology().size));
+  Status status = Gather(&own, std::vector<size_t>(all.size(), sizeof own), all.data());
+  if (status.ok()) *number = *std::max_element(all.begin(), all.end());
+  return status;
+}
+
 Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   std::lock_guard<std::mutex> changing(changing_);
   const std::string what = "add_process_set(" + FormatRanks(ranks) + ")";
   Status status = Agree(what);
   if (status.ok()) status = CheckNewSet(ranks);
+  if (status.ok()) status = ChooseNumber(number);
   if (!status.ok()) return status;
   GatherBlocks gather = [this](const void* own, size_t bytes, void* all) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
@@ -240,11 +254,11 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   if (!status.ok()) return status;
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
-    set = std::make_shared<RankSet>(next_number_, std::move(connection), &selector_, &recorder_,
+    set = std::make_shared<RankSet>(*number, std::move(connection), &selector_, &recorder_,
                                     &timeline_, spin_seconds_,
                                     [this](const Status& why, bool first) { Break(why, first); });
   }
-  *number = next_number_++;
+  next_number = *number + 1;
   sets_[*number] = {ranks, set};
   // Last, since it throws where threads have run out, and the other ranks have the set.
   if (set != nullptr) set->StartProgress();

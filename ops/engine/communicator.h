@@ -79,6 +79,7 @@ class Communicator : public Watched {
   // All sets of which this rank is a member.
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;
+  Status ChooseNumber(int* number);
   Status CheckRemoval(int number);
   // Allgather of bytes[r] bytes from each rank r of the job.
   Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);
@@ -94,7 +95,6 @@ class Communicator : public Watched {
   std::mutex changing_;            // held while a set is added or removed
   mutable std::mutex sets_mutex_;  // protects the members below
   std::map<int, Entry> sets_;      // all but number 0
-  int next_number_ = 1;            // never reused, so a stale number is an error
   Status failure_;
   std::atomic<bool> failed_{false};
 };

@@ -37,3 +37,14 @@ def test_what_xla_cannot_compile_for_any_number_of_ranks(job):
         assert set(result["told"]) == {"allgather", "alltoall", "reducescatter", "Adasum"}
         assert all("jit" in text or "tf.function" in text for text in result["told"].values())
         assert result["adasum"] == 12  # of parallel gradients it is their average
+
+
+def test_what_an_earlier_job_had(job):
+    """Its process sets and its higher ranks are errors on the ranks that use them."""
+    results = job(changing_jobs.what_an_earlier_job_had, 3, env=ENV, timeout=90).check(3)
+    for rank, result in results.items():
+        assert result["before"] == [3, 3][: 1 + (rank < 2)]
+        assert result["total"] == 3, result
+        *of_set, of_root = result["told"]
+        assert len(of_set) == (rank < 2) and all("process set 1" in one for one in of_set), result
+        assert "2" in of_root, result

@@ -184,3 +184,47 @@ def fit(jit):
         ]
         losses.append(abs(told.history["loss"][0] - wanted.history["loss"][0]))
     report(difference=max(differences), loss=max(losses), compared=len(differences))
+
+
+@without_init
+def what_an_earlier_job_had():
+    """A set of an earlier job with the number of a new one, and a root that is no rank any more."""
+    import tensorflow as tf
+    from mpi4py import MPI  # noqa: F401 - it begins MPI
+
+    import smddp_tf as hvd
+
+    hvd.init()
+    of_two = hvd.add_process_set([0, 1])
+
+    @tf.function
+    def in_the_set(x):
+        return hvd.allreduce(x, op=hvd.Sum, process_set=of_two)
+
+    @tf.function
+    def from_rank_2(x):
+        return hvd.broadcast(x, 2)
+
+    x = tf.constant(rank + 1.0)
+    before = [float(from_rank_2(x))] + ([float(in_the_set(x))] if rank < 2 else [])
+    hvd.shutdown()
+
+    hvd.init()
+    hvd.add_process_set([0, 2])
+    told = []
+    if rank < 2:
+        try:
+            in_the_set(x)
+        except tf.errors.OpError as error:
+            told.append(error.message)
+    hvd.barrier()
+    hvd.shutdown()
+
+    hvd.init([0, 1])
+    try:
+        from_rank_2(x)
+    except tf.errors.OpError as error:
+        told.append(error.message)
+    total = float(hvd.allreduce(x, op=hvd.Sum))
+    hvd.shutdown()
+    report(before=before, told=told, total=total)
