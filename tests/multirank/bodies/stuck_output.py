@@ -75,7 +75,7 @@ def logs_and_goes_on():
     read = _let_nobody_read_stderr()
     begin = machine_time.now()
     for _ in range(100):
-        hvd._job.native.core().smddp_warn(b"x" * 100_000)
+        hvd._src.job.native.core().smddp_warn(b"x" * 100_000)
     seconds = machine_time.now() - begin
     os.set_blocking(read, False)
     said = b""
@@ -83,7 +83,7 @@ def logs_and_goes_on():
         try:
             said += os.read(read, 1 << 20)
         except BlockingIOError:
-            hvd._job.native.core().smddp_warn(b"last")
+            hvd._src.job.native.core().smddp_warn(b"last")
             time.sleep(0.05)
     os.dup2(kept, sys.stderr.fileno())
     report(
