@@ -17,7 +17,7 @@ def test_through_forms(job, python, jit, ranks):
 def test_second_derivatives(job, python, ranks):
     """Each form takes seconds to trace, and three ranks share the cores."""
     body = gradients_in_loops.second_derivatives(None)
-    job(body, ranks, env={"SMDDP_TIMEOUT_SECONDS": "60"}, python=python, timeout=150).check(ranks)
+    job(body, ranks, env={"SMDDP_TIMEOUT_SECONDS": "60"}, python=python, timeout=300).check(ranks)
 
 
 @pytest.mark.parametrize("jit", [False, True])
