@@ -34,8 +34,9 @@ struct smddp_plan {
 
 namespace {
 
-// The only mutable global state of the library. No destructor of a static ends it, because
-// TensorFlow's threads may still call into it while the process exits.
+// All of the library's mutable global state but the least free number of a process set
+// (engine/communicator.cc) and whether we began MPI (transport/mpi). No destructor of a static ends
+// it, because TensorFlow's threads may still call into it while the process exits.
 std::mutex init_mutex;
 std::atomic<Communicator*> communicator{nullptr};
 // Protected by init_mutex: communicators that have left, which threads may still be inside of.
@@ -400,6 +401,25 @@ void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int 
     };
     PostRagged(std::move(set), std::move(operation),
                std::vector<int32_t>(splits, splits + num_splits), std::move(output));
+  });
+}
+
+int smddp_check_place(int process_set, int rank, int size) {
+  return ReturnOf([&] {
+    Use comm;
+    Status status;
+    std::shared_ptr<RankSet> set = FindSet(comm, process_set, &status);
+    if (set == nullptr) return status;
+    const Topology& topo = set->topology();
+    if (topo.rank == rank && topo.size == size) return status;
+    auto place = [](int rank, int size) {
+      return "rank " + std::to_string(rank) + " of " + std::to_string(size);
+    };
+    return Status(Code::kUsage,
+                  "XLA compiled this function for " + place(rank, size) +
+                      ", in an earlier job, and it runs on " + place(topo.rank, topo.size) +
+                      ": make it anew after init(), or compile it with jit_compile=False; for "
+                      "tf.IndexedSlices, sparse_as_dense=True serves any number of ranks");
   });
 }
 

@@ -207,6 +207,9 @@ SMDDP_EXPORT int smddp_copy_from_host(void* to, const void* from, size_t bytes);
 // How many of `rows` rows this rank receives in a reducescatter: they are divided evenly, and the
 // first ranks get the remainder. -1 if this rank is not in the set.
 SMDDP_EXPORT int64_t smddp_own_rows(int process_set, int64_t rows);
+// Fails unless this is rank `rank` of the set's `size` ranks: a program that was compiled for those
+// numbers may run in a later job.
+SMDDP_EXPORT int smddp_check_place(int process_set, int rank, int size);
 
 // Takes part in the other ranks' collectives, contributing zeros, until all ranks of the job have
 // called it. *last: the last rank to do so.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.graph import xla
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.graph.ops.ranks import is_fixed, set_is_alone
+from smddp_tf._src.graph.ops.ranks import is_fixed, rank_in, set_is_alone, size_in
 from smddp_tf._src.job.process_sets import (
     ProcessSet,
     check_process_set,
@@ -30,14 +31,14 @@ def _joined_moments(
     """
     # The mean of an empty batch is nan; replace it, since its weight of 0 would not cancel it.
     mean, variance = (tf.where(count > 0, m, tf.zeros_like(m)) for m in (mean, variance))
-    if not is_fixed(check_process_set(process_set)):
+    group = check_process_set(process_set)
+    if xla.inside_jit() and not is_fixed(group):
         return _joined_in_turn(mean, variance, count, process_set)
     channels = mean.shape.num_elements()
     own = tf.concat([tf.reshape(mean, [-1]), tf.reshape(variance, [-1]), [count]], 0)
-    at = tf.one_hot(process_set.rank(), process_set.size(), dtype=own.dtype)
-    rows = allreduce(
-        at[:, None] * own[None, :], op=Sum, name="batch statistics", process_set=process_set
-    )
+    name = "batch statistics"
+    at = tf.one_hot(rank_in(group, name), size_in(group, name), dtype=own.dtype)
+    rows = allreduce(at[:, None] * own[None, :], op=Sum, name=name, process_set=process_set)
     means, variances, counts = tf.split(rows, [channels, channels, 1], axis=1)
 
     weights = counts / tf.maximum(tf.reduce_sum(counts), 1.0)
@@ -49,7 +50,7 @@ def _joined_moments(
 def _joined_in_turn(
     mean: Tensor, variance: Tensor, count: Tensor, process_set: ProcessSet
 ) -> tuple[Tensor, Tensor]:
-    """As _joined_moments(), for any number of ranks: each sum needs the one before it."""
+    """As _joined_moments(), where XLA compiles for any number of ranks: one sum after another."""
 
     def total(value: Tensor, what: str) -> Tensor:
         return allreduce(value, op=Sum, name=f"batch statistics, {what}", process_set=process_set)

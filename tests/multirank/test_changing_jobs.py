@@ -15,7 +15,7 @@ def test_functions_that_were_traced_once(job, nodes, ways):
     env = {**ENV, "SMDDP_NODES": str(nodes)}
     results = job(changing_jobs.traced_once(ways), 3, env=env, timeout=120).check(3)
     for result in results.values():
-        assert result["traces"] == result["functions"] >= 19 * len(ways) - 8
+        assert result["traces"] == result["functions"] == {1: 19, 2: 28}[len(ways)]
         assert len(result["sums"]) == 5 * len(ways)
         assert all(got == wanted for got, wanted in result["sums"]), result["sums"]
 
@@ -30,13 +30,13 @@ def test_fit(job, jit):
         assert result["compared"] == 5 * 8, result
 
 
-def test_what_xla_cannot_compile_for_any_number_of_ranks(job):
-    """An error when it is traced, instead of a shape that is wrong later; eagerly all goes on."""
-    results = job(changing_jobs.refused_in_jit, 2, env=ENV, timeout=90).check(2)
+def test_what_is_built_for_one_size(job):
+    """It works beside mpi4py as elsewhere; in a job of another size it is an error that says so."""
+    results = job(changing_jobs.built_for_one_size, 2, env=ENV, timeout=120).check(2)
     for result in results.values():
-        assert set(result["told"]) == {"allgather", "alltoall", "reducescatter", "Adasum"}
-        assert all("jit" in text or "tf.function" in text for text in result["told"].values())
-        assert result["adasum"] == 12  # of parallel gradients it is their average
+        assert set(result["told"]) == set(result["functions"])
+        for name, text in result["told"].items():
+            assert "anew after init()" in text, (name, text)
 
 
 def test_what_an_earlier_job_had(job):
@@ -47,4 +47,4 @@ def test_what_an_earlier_job_had(job):
         assert result["total"] == 3, result
         *of_set, of_root = result["told"]
         assert len(of_set) == (rank < 2) and all("process set 1" in one for one in of_set), result
-        assert "2" in of_root, result
+        assert "root" in of_root, result

@@ -14,8 +14,12 @@
 
 namespace smddp_tf {
 
-int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors,
-                  const void* token, void* next_token) {
+int RunXlaRequest(smddp_request request, const std::vector<smddp_tensor>& tensors, int rank,
+                  int size, const void* token, void* next_token) {
+  if (size != 0) {
+    int code = smddp_check_place(request.process_set, rank, size);
+    if (code != SMDDP_OK) return code;
+  }
   bool on_host = request.memory == SMDDP_HOST;
   int64_t call = 0;
   if (on_host) {

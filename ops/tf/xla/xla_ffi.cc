@@ -110,6 +110,7 @@ Error* Run(Call* call, int memory) {
   request.prescale = reader.Number<double>("prescale", kFloat64);
   request.postscale = reader.Number<double>("postscale", kFloat64);
   request.matching = reader.Int("matching");
+  const int rank = reader.Int("rank"), size = reader.Int("size");
   std::string name = reader.String("name");
   std::string description = reader.String("description");
   request.name = name.c_str();
@@ -127,7 +128,7 @@ Error* Run(Call* call, int memory) {
     tensors.push_back(
         {in.data, call->results.buffers[i]->data, static_cast<int32_t>(in.rank), in.dims});
   }
-  int code = RunXlaRequest(request, tensors, call->arguments.buffers[count]->data,
+  int code = RunXlaRequest(request, tensors, rank, size, call->arguments.buffers[count]->data,
                            call->results.buffers[count]->data);
   return code == SMDDP_OK ? nullptr : Failure(api, code, smddp_last_error());
 }

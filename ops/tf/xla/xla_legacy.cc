@@ -87,7 +87,8 @@ int RunFromXla(Arguments arguments, const void* const* in, void* const* results,
   request.description = description.c_str();
   request.memory = memory;
   request.stream = stream;
-  return RunXlaRequest(request, tensors, in[dims.size()], results[dims.size()]);
+  const int rank = std::atoi(fields["rank"].c_str()), size = std::atoi(fields["size"].c_str());
+  return RunXlaRequest(request, tensors, rank, size, in[dims.size()], results[dims.size()]);
 }
 
 // `status` is XLA's XlaCustomCallStatus, which has been a std::optional<std::string> since before

@@ -21,7 +21,7 @@ from smddp_tf._src.compression import Compression, check_compressor, describe
 from smddp_tf._src.compression.adasum import adasum
 from smddp_tf._src.graph import ops
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.graph.ops.ranks import is_alone, is_fixed
+from smddp_tf._src.graph.ops.ranks import is_alone, with_fixed_size
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Sum
 from smddp_tf._src.job.reduction import Reduction
@@ -154,24 +154,15 @@ def allreduce_by_dtype(tensors: list[Tensor], reduction: Reduction) -> list[Tens
 
 
 def _gatherer(reduction: Reduction) -> Callable[[Tensor], Tensor]:
-    """Returns a function that stacks all ranks' tensors along a new first dimension.
-
-    Raises:
-      NotImplementedError: in a graph, if the number of ranks may change.
-    """
+    """Returns a function that stacks all ranks' tensors along a new first dimension."""
     calls = iter(range(1 << 30))
     group = reduction.group
-    if not is_fixed(group):
-        raise NotImplementedError(
-            "Adasum and compressors with reduce() are built for one number of ranks, which may "
-            "change in this process: call them outside of tf.function, or let init() begin MPI"
-        )
 
     def gather(tensor: Tensor) -> Tensor:
         name = f"{reduction.name}.{next(calls)}"
         gathered = ops.allgather(tensor[tf.newaxis], name, group, reduction.compared)
-        gathered.set_shape([group.size, *tensor.shape.as_list()])
-        return gathered
+        gathered.set_shape([None, *tensor.shape.as_list()])
+        return with_fixed_size(gathered, group, name)
 
     return gather
 

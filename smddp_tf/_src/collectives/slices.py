@@ -8,32 +8,28 @@ from typing import Any
 from smddp_tf._src.collectives.checks import REDUCIBLE, check_dtype
 from smddp_tf._src.graph import ops, xla
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.graph.ops.ranks import is_alone, is_fixed, size_in
-from smddp_tf._src.job.process_sets import ProcessGroup
+from smddp_tf._src.graph.ops.ranks import is_alone, size_in
 from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf._src.job.reduction import Reduction
 
 tf = tensorflow()
 
 
-def gathers_in_jit(slices: Any, group: ProcessGroup, table_rows: int | None = None) -> bool:
+def gathers_in_jit(slices: Any, ranks: int, table_rows: int | None = None) -> bool:
     """Whether these slices are gathered inside jit; otherwise the dense table is reduced.
 
-    Gathering needs a static number of rows and of ranks, and is chosen if it moves less than the
-    table.
+    Gathering needs a static number of rows, and is chosen if it moves less than the table.
 
     Args:
       slices: tf.IndexedSlices.
-      group: the ranks.
+      ranks: the number of ranks.
       table_rows: the first dimension of the variable, if known from elsewhere than the slices.
     """
     rows = slices.values.shape[0]
     if table_rows is None and slices.dense_shape is not None:
         shape = tf.get_static_value(slices.dense_shape)
         table_rows = None if shape is None else int(shape[0])
-    if rows is None or not is_fixed(group):
-        return False
-    return table_rows is None or group.size * rows < table_rows
+    return rows is not None and (table_rows is None or ranks * rows < table_rows)
 
 
 def _allreduce_table(slices: Any, reduction: Reduction) -> Any:
@@ -104,7 +100,7 @@ def allreduce_slices(slices: Any, reduction: Reduction) -> Any:
     check_dtype(slices.values, REDUCIBLE, "allreduce")
 
     in_jit = xla.inside_jit()
-    if in_jit and not gathers_in_jit(slices, group):
+    if in_jit and not gathers_in_jit(slices, group.size):
         return _allreduce_table(slices, reduction)
     # A mismatch error shows the name, so it carries the hint.
     hint = " (jit_compile=True needs as many rows on all ranks)" if in_jit else ""

@@ -122,7 +122,7 @@ def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
         return slices
     shape = tf.TensorShape(getattr(source, "shape", None))
     rows = shape[0] if shape.rank else None
-    if not options.sparse_as_dense and gathers_in_jit(slices, group, rows):
+    if not options.sparse_as_dense and gathers_in_jit(slices, group.size, rows):
         return slices
     return tf.convert_to_tensor(slices)
 

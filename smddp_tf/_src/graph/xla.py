@@ -225,6 +225,8 @@ def call(
             f"{tf.__version__} ({error}); compile with jit_compile=False",
         ) from error
 
+    # Their results' shapes depend on it.
+    needs_place = kind in ("allgather", "alltoall", "reducescatter")
     fields = {
         "kind": int(Kind[kind.upper()]),
         "dtype": int(tensors[0].dtype.as_datatype_enum),
@@ -234,6 +236,8 @@ def call(
         "postscale": float(postscale),
         "process_set": group.id,
         "matching": int(order.matching()),
+        "rank": group.rank if needs_place else 0,
+        "size": group.size if needs_place else 0,
         "name": name,
         "description": description,
     }

@@ -3,7 +3,6 @@
 from smddp_tf._src.graph import xla
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.emit import call_in_jit, emit_matched
-from smddp_tf._src.graph.ops.ranks import require_fixed_in_jit
 from smddp_tf._src.job.process_sets import ProcessGroup
 
 tf = tensorflow()
@@ -26,7 +25,6 @@ def allgather(tensor, name: str, group: ProcessGroup, description: str = ""):
 
 def _allgather_in_jit(tensor, name: str, group: ProcessGroup, description: str):
     """XLA needs a static result shape, so all ranks' tensors must have the same shape."""
-    require_fixed_in_jit(group, "allgather")
     tensor = tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tensor
     shape = tensor.shape.as_list()
     return call_in_jit(

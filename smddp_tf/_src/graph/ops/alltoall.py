@@ -3,7 +3,7 @@
 from smddp_tf._src.graph import xla
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.emit import call_in_jit, emit_matched
-from smddp_tf._src.graph.ops.ranks import is_fixed, require_fixed_in_jit
+from smddp_tf._src.graph.ops.ranks import is_fixed
 from smddp_tf._src.job.process_sets import ProcessGroup
 
 tf = tensorflow()
@@ -27,7 +27,6 @@ def alltoall(tensor, splits, name: str, group: ProcessGroup):
 
 def alltoall_in_jit(tensor, name: str, group: ProcessGroup):
     """Exchanges as many rows with each rank; all ranks' tensors must have the same shape."""
-    require_fixed_in_jit(group, "alltoall")
     shape = tensor.shape.as_list()
     if shape[0] is not None and shape[0] % group.size:
         raise ValueError(f"alltoall: {shape[0]} rows are not divided by {group.size} ranks")

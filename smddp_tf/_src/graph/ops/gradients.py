@@ -84,9 +84,9 @@ def _of_broadcast(upstream: list, root: int, name: str, group: ProcessGroup) -> 
     """The average of all ranks' gradients at the root and zeros elsewhere, as in Horovod."""
     averaged = allreduce(upstream, _average(name + ".grad", group))
     if is_fixed(group):
-        at_root = tf.constant(basics.rank() == root)
+        at_root = tf.constant(basics.rank() == root)  # the root is a rank of the job
     else:
-        at_root = tf.equal(rank_in(group, "the gradient of broadcast"), root)
+        at_root = tf.equal(rank_in(group, name + ".grad"), root)
     # Not zeros alone: the allreduce would then have no gradient here, but one at the root. Nor
     # would a session run it, which runs only what its fetches need.
     return [tf.where(at_root, grad, tf.zeros_like(grad)) for grad in averaged]
@@ -140,7 +140,7 @@ def _(node, upstream):
     all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
 
     averaged = allreduce([upstream], _average(name, group))[0]
-    begin = tf.reduce_sum(all_rows[: rank_in(group, "the gradient of allgather")])
+    begin = tf.reduce_sum(all_rows[: rank_in(group, name)])
     own = averaged[begin : begin + tf.cast(rows, tf.int64)]
     return tf.reshape(own, tf.shape(tensor))
 

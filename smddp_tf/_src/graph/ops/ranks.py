@@ -1,7 +1,8 @@
 """The number of ranks in graphs that may outlive their job, and whether they do.
 
 A traced function keeps Python's numbers. In a job that others can follow in the process (see
-basics.is_last_job), graphs ask for the size and the rank when they run instead.
+basics.is_last_job), graphs ask for the size and the rank when they run instead, or compare them
+with what they were built for where shapes depend on them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Any
 
 from smddp_tf._src.graph import queries, xla
 from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.graph.ops.allgather import allgather
 from smddp_tf._src.graph.ops.allreduce import allreduce
 from smddp_tf._src.job.process_sets import ProcessGroup, ProcessSet, check_process_set
 from smddp_tf._src.job.reduce_op import Sum
@@ -48,33 +50,39 @@ def size_in(group: ProcessGroup, name: str) -> Any:
     return queries.size_op(group.id)
 
 
-def rank_in(group: ProcessGroup, what: str) -> int | Tensor:
-    """This process's rank in the group; outside of fixed groups an int32 scalar.
+def rank_in(group: ProcessGroup, name: str) -> int | Tensor:
+    """This process's rank in the group: an int, or an int32 scalar evaluated at each run.
 
     Args:
       group: the ranks.
-      what: needs it, in the error.
-
-    Raises:
-      tf.errors.UnimplementedError: inside jit, if the group is not fixed.
+      name: of a collective that fails inside jit, where the rank is a constant, if it is another.
     """
     if is_fixed(group):
         return group.rank
-    require_fixed_in_jit(group, what)
+    if xla.inside_jit():
+        allgather(tf.zeros([1]), f"{name}.rank", group)
+        return group.rank
     return queries.rank_op()  # only the group of all ranks is not fixed
 
 
-def require_fixed_in_jit(group: ProcessGroup, what: str) -> None:
-    """Rejects, inside jit, what depends on the number of ranks when it is compiled.
+def with_fixed_size(gathered: Tensor, group: ProcessGroup, name: str) -> Tensor:
+    """What was gathered of all ranks, with their number as its first dimension.
+
+    Args:
+      gathered: a tensor with a row of each rank.
+      group: the ranks.
+      name: of the reduction, for the error.
 
     Raises:
-      tf.errors.UnimplementedError: the group is not fixed.
+      tf.errors.InvalidArgumentError: when it runs in a job of another size.
     """
-    if xla.inside_jit() and not is_fixed(group):
-        raise tf.errors.UnimplementedError(
-            None,
-            None,
-            f"{what} is not available inside tf.function(jit_compile=True) in a job that another "
-            "one can follow in this process, with other ranks: XLA compiles for one number of "
-            "them. Compile that function with jit_compile=False, or let init() begin MPI",
+    if not (xla.inside_jit() or is_fixed(group)):  # jit's allgather compares it
+        message = (
+            f"{name!r} was traced in a job of {group.size} ranks and runs in one of another size; "
+            "make the tf.function anew after init()"
         )
+        same = tf.debugging.assert_equal(tf.shape(gathered)[0], group.size, message)
+        with tf.control_dependencies([same]):
+            gathered = tf.identity(gathered)
+    gathered.set_shape([group.size, *gathered.shape.as_list()[1:]])
+    return gathered
