@@ -23,6 +23,7 @@
 #include "engine/watch/signals.h"
 #include "kernels/cpu/reduce.h"
 #include "kernels/cuda/image.h"
+#include "transport/bootstrap/callbacks.h"
 #include "transport/nccl/library.h"
 
 using namespace smddp;  // this file has the C functions only
@@ -159,7 +160,8 @@ std::shared_ptr<const NcclLibrary> FindNccl(const Config& config, std::string* w
   return NcclLibrary::Open(config.nccl_library, config.nccl_hint, why);
 }
 
-Status InitOnce(const std::vector<int>& ranks, SharedSettings terms) {
+Status InitOnce(const std::vector<int>& ranks, SharedSettings terms,
+                const std::shared_ptr<Bootstrap>& bootstrap) {
   std::lock_guard<std::mutex> lock(init_mutex);
   if (communicator != nullptr) return {};
   Config config;
@@ -174,7 +176,7 @@ Status InitOnce(const std::vector<int>& ranks, SharedSettings terms) {
   SetIsa(config.isa);
 
   std::unique_ptr<Communicator> comm;
-  status = StartJob(config, ranks, terms, &comm);
+  status = StartJob(config, ranks, terms, bootstrap, &comm);
   if (!status.ok()) return status;
   communicator = comm.release();
   // A forked child has none of the threads and is not a rank: for it, the job does not exist.
@@ -184,6 +186,11 @@ Status InitOnce(const std::vector<int>& ranks, SharedSettings terms) {
   });
   static_cast<void>(registered);
   return {};
+}
+
+SharedSettings ToSettings(const char* must_agree, const char* should_agree, const char* problem) {
+  auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
+  return {text(must_agree), text(should_agree), text(problem)};
 }
 
 template <typename Fn>
@@ -198,10 +205,19 @@ int smddp_init(void) { return smddp_init_job(nullptr, 0, nullptr, nullptr, nullp
 
 int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const char* should_agree,
                    const char* problem) {
-  auto text = [](const char* given) { return std::string(given != nullptr ? given : ""); };
   return ReturnOf([&] {
-    SharedSettings terms{text(must_agree), text(should_agree), text(problem)};
-    return InitOnce(std::vector<int>(ranks, ranks + n), std::move(terms));
+    return InitOnce(std::vector<int>(ranks, ranks + n),
+                    ToSettings(must_agree, should_agree, problem), nullptr);
+  });
+}
+
+int smddp_init_with(const smddp_bootstrap* bootstrap, const char* must_agree,
+                    const char* should_agree, const char* problem) {
+  return ReturnOf([&] {
+    BootstrapCallbacks calls{bootstrap->rank, bootstrap->size, bootstrap->context, bootstrap->start,
+                             bootstrap->test, bootstrap->fail, bootstrap->why};
+    return InitOnce({}, ToSettings(must_agree, should_agree, problem),
+                    MakeCallbackBootstrap(calls));
   });
 }
 
@@ -239,6 +255,11 @@ int smddp_cross_size(void) {
 }
 int smddp_is_homogeneous(void) {
   return FromTopology([](const Topology& t) { return t.homogeneous ? 1 : 0; });
+}
+int smddp_is_broken(void) {
+  Use comm;
+  if (!comm) return -1;
+  return comm->failed() ? 1 : 0;
 }
 int smddp_is_last_job(void) {
   Use comm;

@@ -39,9 +39,32 @@ SMDDP_EXPORT int smddp_init(void);  // idempotent
 // three may be null.
 SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_agree,
                                 const char* should_agree, const char* problem);
+// How the ranks of a job reach each other while they start, other than by MPI. The functions are
+// called by the thread that is in smddp_init_with, one at a time, and not after it has returned but
+// for `why`; `context` is passed to them.
+typedef struct smddp_bootstrap {
+  int32_t rank, size;
+  void* context;
+  // Begins an allgather of `bytes` bytes of each rank. 0, or -1: `why` tells the reason.
+  int (*start)(void* context, const void* send, int64_t bytes);
+  // 1: it is done and recv has all blocks, `bytes` in all, in rank order; 0: not yet; -1: it
+  // failed.
+  int (*test)(void* context, void* recv, int64_t bytes);
+  // Tells the other ranks that this one cannot start.
+  void (*fail)(void* context, const char* text);
+  // Why the ranks can no longer start together; "" if nothing is known of.
+  const char* (*why)(void* context);
+} smddp_bootstrap;
+// smddp_init_job of all ranks of a bootstrap. They have to be on one host. Another job can follow
+// in the process, also after an error.
+SMDDP_EXPORT int smddp_init_with(const smddp_bootstrap* bootstrap, const char* must_agree,
+                                 const char* should_agree, const char* problem);
 // failed != 0: the process exits because of an error, so MPI is not finalized. Idempotent.
 SMDDP_EXPORT int smddp_shutdown(int failed);
 SMDDP_EXPORT int smddp_is_initialized(void);
+// 1 once a collective of the job has failed on some rank, so that all others of it fail; -1 before
+// smddp_init.
+SMDDP_EXPORT int smddp_is_broken(void);
 // While ranks wait for each other, SIGINT is answered: if `ask` returns other than 0, the wait
 // fails on all ranks. It is called on any thread. Null: SIGINT does not end waits.
 SMDDP_EXPORT void smddp_ask_before_interrupts(int (*ask)(void));
@@ -54,7 +77,8 @@ SMDDP_EXPORT int smddp_cross_rank(void);
 SMDDP_EXPORT int smddp_cross_size(void);
 SMDDP_EXPORT int smddp_is_homogeneous(void);
 // 1 if no job of other ranks can follow this one in this process: it has one rank and no MPI, or
-// ends the MPI that smddp_init began. 0 if a script or mpi4py began MPI, which goes on.
+// ends the MPI that smddp_init began. 0 if a script or mpi4py began MPI, which goes on, and without
+// MPI after smddp_init_with.
 SMDDP_EXPORT int smddp_is_last_job(void);
 SMDDP_EXPORT const char* smddp_version(void);
 // One line for bug reports: compiler, glibc, architecture and SIMD levels.

@@ -108,11 +108,12 @@ bool Communicator::Leave(bool failed) {
   if (monitor_ != nullptr) monitor_->Stop();
   monitor_.reset();
   timeline_.Stop();
-  if (context_->mpi == nullptr) {
+  if (context_->bootstrap == nullptr) {
     everybody_->ForgetMemory();  // at once, whoever is still inside
     return true;
   }
-  if (broken) return false;  // the monitors report the failure, here and on the other nodes
+  // The monitors report the failure, here and on the other nodes, whose MPI may still write here.
+  if (broken) return CanGoOn();
   if (failed) {
     // Without waiting for an answer: the others may not come for long.
     Deadline handed_over(kHandOverSeconds);
@@ -123,7 +124,7 @@ bool Communicator::Leave(bool failed) {
   // leaves in good order, so it is not awaited.
   ShutdownWait wait(context_->config, *everybody_);
   AnnounceDeparture([&] { return wait.Pointless(); });
-  context_->mpi->Finalize([&] { return wait.Pointless(); });
+  context_->bootstrap->Finalize([&] { return wait.Pointless(); });
   // Between nodes MPI goes on receiving into the memory of the alarm and of the groups.
   return topology().num_nodes == 1;
 }
@@ -371,8 +372,8 @@ std::string Communicator::StatsJson() const {
   std::ostringstream out;
   out << "{\"rank\": " << topology().rank << ", \"size\": " << topology().size << ", \"isa\": \""
       << IsaName() << "\", \"mpi\": \""
-      << (context_->mpi != nullptr ? context_->mpi->name() : "none") << "\", \"nccl\": \""
-      << (devices.library.empty() ? "none" : devices.library)
+      << (context_->bootstrap != nullptr ? context_->bootstrap->name() : "none")
+      << "\", \"nccl\": \"" << (devices.library.empty() ? "none" : devices.library)
       << "\", \"nccl_collectives\": " << devices.collectives
       << ", \"nccl_bytes\": " << devices.bytes << ", \"nccl_packed\": " << devices.packed
       << ", \"staging_bytes\": " << staging << ", \"process_sets\": " << sets.size()

@@ -61,7 +61,12 @@ class Communicator : public Watched {
   // the monitors propagate the failure. `first`: see Broken.
   void Break(const Status& failure, bool first);
   // No job of other ranks can follow this one in this process.
-  bool is_last() const { return context_->mpi == nullptr || MpiLibrary::EndsWithJob(); }
+  bool is_last() const {
+    return context_->bootstrap == nullptr || !context_->bootstrap->CanFollow();
+  }
+  bool CanGoOn() const override {
+    return context_->bootstrap != nullptr && context_->bootstrap->CanRetry();
+  }
   bool failed() const { return failed_; }
 
   Timeline* timeline() override { return &timeline_; }

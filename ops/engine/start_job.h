@@ -12,8 +12,8 @@
 namespace smddp {
 
 // Connects the ranks (ConnectJob) and starts their threads. Succeeds or fails on all ranks: what
-// one of them lacks is told to the others, which wait for it.
+// one of them lacks is told to the others, which wait for it. `bootstrap`: null for the launcher's.
 Status StartJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
-                std::unique_ptr<Communicator>* out);
+                const std::shared_ptr<Bootstrap>& bootstrap, std::unique_ptr<Communicator>* out);
 
 }  // namespace smddp

@@ -3,10 +3,7 @@
 // Only the first rank of each node has one: the ranks of a node share failures in memory.
 #pragma once
 
-#include <memory>
 #include <string>
-
-#include "transport/mpi/mpi_library.h"
 
 namespace smddp {
 
@@ -19,8 +16,5 @@ class Alarm {
   // again.
   virtual bool Heard(int* code, std::string* text) = 0;
 };
-
-// `comm` contains the first rank of each node, and is used by the alarm only.
-std::unique_ptr<Alarm> MakeMpiAlarm(const MpiLibrary* mpi, MpiHandle comm);
 
 }  // namespace smddp

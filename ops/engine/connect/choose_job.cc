@@ -19,9 +19,8 @@ std::string ListProblem(const std::vector<int>& ranks, int size) {
   return "";
 }
 
-Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& problem,
-                 MpiLibrary* mpi) {
-  int size = mpi->size(), rank = mpi->rank();
+Status ChooseJob(const std::vector<int>& ranks, const Bootstrap::Problem& problem, Bootstrap* job) {
+  int size = job->size(), rank = job->rank();
   std::string refusal = ListProblem(ranks, size);
   // An empty list stands for all ranks. Lists are compared by a hash, since they may be long.
   std::vector<int> all(size), list = ranks;
@@ -35,7 +34,7 @@ Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& probl
 
   uint64_t own = hash_of(list);
   std::vector<uint64_t> hashes(size);
-  Status status = mpi->Allgather(&own, sizeof own, hashes.data(), problem);
+  Status status = job->Allgather(&own, sizeof own, hashes.data(), problem);
   if (!status.ok()) return status;
   for (int r : list) {
     if (!refusal.empty() || hashes[r] == own) continue;
@@ -45,7 +44,7 @@ Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& probl
   }
   int ok = refusal.empty();
   std::vector<int> oks(size);
-  status = mpi->Allgather(&ok, sizeof ok, oks.data(), problem);
+  status = job->Allgather(&ok, sizeof ok, oks.data(), problem);
   if (!status.ok()) return status;
   if (!ok) return {Code::kUsage, refusal};
   for (int r = 0; r < size; ++r) {
@@ -59,8 +58,8 @@ Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& probl
   for (uint64_t hash : hashes) everybody = everybody && hash == hash_of(all);
   if (everybody) return {};
   auto place = std::find(list.begin(), list.end(), rank);
-  if (place == list.end()) return mpi->Restrict(size + rank, 0, problem);
-  return mpi->Restrict(list[0], static_cast<int>(place - list.begin()), problem);
+  if (place == list.end()) return job->Restrict(size + rank, 0, problem);
+  return job->Restrict(list[0], static_cast<int>(place - list.begin()), problem);
 }
 
 }  // namespace smddp

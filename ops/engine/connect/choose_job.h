@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "transport/mpi/mpi_library.h"
+#include "transport/bootstrap/bootstrap.h"
 
 namespace smddp {
 
@@ -14,7 +14,6 @@ std::string ListProblem(const std::vector<int>& ranks, int size);
 
 // Restricts the job to the listed ranks, in that order; a rank that is not listed is a job of its
 // own. Disjoint lists make several jobs.
-Status ChooseJob(const std::vector<int>& ranks, const MpiLibrary::Problem& problem,
-                 MpiLibrary* mpi);
+Status ChooseJob(const std::vector<int>& ranks, const Bootstrap::Problem& problem, Bootstrap* job);
 
 }  // namespace smddp

@@ -13,7 +13,7 @@
 #include "core/reminder.h"
 #include "engine/connect/choose_job.h"
 #include "engine/connect/init_limit.h"
-#include "transport/mpi/mpi_group.h"
+#include "transport/mpi/mpi_library.h"
 #include "transport/nccl/nccl_group.h"
 #include "transport/shm/peer_memory.h"
 
@@ -39,12 +39,12 @@ uint64_t* Cookie(void* memory) {
   return reinterpret_cast<uint64_t*>(static_cast<char*>(memory) + kCookieOffset);
 }
 
-std::string KeyOf(const Config& config, const MpiLibrary& mpi) {
+std::string KeyOf(const Config& config, const Bootstrap& ranks) {
   std::string key = Segment::NodeKey();
   if (config.nodes > 0) {
-    int nodes = config.nodes < mpi.size() ? config.nodes : mpi.size();
-    key =
-        "node " + std::to_string(static_cast<int64_t>(mpi.rank()) * nodes / mpi.size()) + " " + key;
+    int nodes = config.nodes < ranks.size() ? config.nodes : ranks.size();
+    key = "node " + std::to_string(static_cast<int64_t>(ranks.rank()) * nodes / ranks.size()) +
+          " " + key;
   }
   return key;
 }
@@ -112,14 +112,14 @@ Status MapSegments(const Config& config, size_t bytes, const Exchange& exchange,
 
 // Groups ranks into nodes that provably share memory. A node in which some rank could not attach is
 // split up, and its ranks communicate through MPI.
-Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Config* config,
+Status ShareMemory(const Bootstrap& ranks, const Bootstrap::Problem& problem, Config* config,
                    Connection* connection) {
   Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
-    all->resize(mpi.size());
-    return mpi.Allgather(&own, sizeof own, all->data(), problem);
+    all->resize(ranks.size());
+    return ranks.Allgather(&own, sizeof own, all->data(), problem);
   };
   Announcement own{};
-  std::string key = KeyOf(*config, mpi);
+  std::string key = KeyOf(*config, ranks);
   std::strncpy(own.key, key.c_str(), sizeof own.key - 1);
   std::vector<Announcement> all;
   Status unmapped;
@@ -128,7 +128,7 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     if (!status.ok()) return status;
     std::vector<std::string> keys;
     for (const Announcement& one : all) keys.emplace_back(one.key);
-    connection->topology = Topology::FromKeys(mpi.rank(), keys);
+    connection->topology = Topology::FromKeys(ranks.rank(), keys);
     const Topology& topo = connection->topology;
     size_t bytes = SegmentBytes(*config, topo);
     status = MapSegments(*config, bytes, exchange, connection, &own, &all, &unmapped);
@@ -139,7 +139,7 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
     for (int r : topo.nodes[topo.node]) whole = whole && all[r].ok;
     if (!unmapped.ok()) LogWarning("shares no memory with its node: " + unmapped.message());
     if (!whole) {
-      std::string alone = "rank " + std::to_string(mpi.rank());
+      std::string alone = "rank " + std::to_string(ranks.rank());
       std::memset(own.key, 0, sizeof own.key);
       std::strncpy(own.key, alone.c_str(), sizeof own.key - 1);
     }
@@ -152,37 +152,33 @@ Status ShareMemory(const MpiLibrary& mpi, const MpiLibrary::Problem& problem, Co
 }
 
 // Connects the first ranks of all nodes of the job.
-Status ConnectAlarm(const MpiLibrary& mpi, const MpiLibrary::Problem& problem,
+Status ConnectAlarm(const Bootstrap& ranks, const Bootstrap::Problem& problem,
                     Connection* connection) {
   const Topology& topo = connection->topology;
-  bool first = topo.local_rank == 0;
-  MpiHandle comm = 0;
-  Status status = mpi.Split(first ? 0 : MpiLibrary::kNoColor, topo.node, &comm, problem);
-  if (status.ok() && first) connection->alarm = MakeMpiAlarm(&mpi, comm);
-  return status;
+  int color = topo.local_rank == 0 ? 0 : Bootstrap::kNoColor;
+  return ranks.MakeAlarm(color, topo.node, problem, &connection->alarm);
 }
 
 // Called by all ranks of the job; `connection` is null on those that are not in the set.
-Status ConnectNodes(const MpiLibrary& mpi, const MpiLibrary::Problem& problem,
+Status ConnectNodes(const Bootstrap& ranks, const Bootstrap::Problem& problem,
                     Connection* connection) {
   for (int channel = 0; channel < kChannels; ++channel) {
-    MpiHandle everybody = 0, peers = 0;
     if (connection == nullptr) {
-      for (int split = 0; split < 2; ++split) {
-        Status status = mpi.Split(MpiLibrary::kNoColor, 0, &everybody, problem);
+      for (int group = 0; group < 2; ++group) {
+        std::unique_ptr<PeerGroup> none;
+        Status status = ranks.MakeGroup(Bootstrap::kNoColor, 0, problem, &none);
         if (!status.ok()) return status;
       }
       continue;
     }
     const Topology& topo = connection->topology;
-    Status status = mpi.Split(0, topo.rank, &everybody, problem);
+    ChannelResources& resources = connection->channels[channel];
+    Status status = ranks.MakeGroup(0, topo.rank, problem, &resources.all_ranks);
     if (!status.ok()) return status;
     bool owner = topo.local_rank < topo.owners;
-    int color = owner ? topo.local_rank : MpiLibrary::kNoColor;
-    status = mpi.Split(color, topo.node, &peers, problem);
+    int color = owner ? topo.local_rank : Bootstrap::kNoColor;
+    status = ranks.MakeGroup(color, topo.node, problem, &resources.share_peers);
     if (!status.ok()) return status;
-    connection->channels[channel].all_ranks = MakeMpiGroup(&mpi, everybody);
-    if (owner) connection->channels[channel].share_peers = MakeMpiGroup(&mpi, peers);
   }
   return {};
 }
@@ -217,41 +213,50 @@ Status BeginMpi(const JobContext& context, MpiLibrary* mpi, std::string* refused
   return MpiLibrary::Open(context.launch, context.config.mpi_library, mpi, refused);
 }
 
+// Opens MPI, unless the job has another bootstrap. An error here is of this rank alone.
+Status Begin(JobContext* context, SharedSettings* terms) {
+  if (context->bootstrap != nullptr) return {};
+  auto mpi = std::make_shared<MpiLibrary>();
+  context->bootstrap = mpi;
+  std::string refused;
+  Status status = BeginMpi(*context, mpi.get(), &refused);
+  if (!status.ok()) return terms->problem.empty() ? status : Status(Code::kSystem, terms->problem);
+  if (terms->problem.empty()) terms->problem = refused;
+  return {};
+}
+
 // Until all ranks have settled their terms, a problem on this rank must not keep it from meeting
 // the others.
-Status OpenMpi(const std::vector<int>& ranks, SharedSettings terms, JobContext* context) {
-  context->mpi = std::make_shared<MpiLibrary>();
-  MpiLibrary* mpi = context->mpi.get();
-  MpiLibrary::Problem& problem = context->problem;
-  std::string refused;
-  Status status = BeginMpi(*context, mpi, &refused);
-  if (!status.ok()) return terms.problem.empty() ? status : Status(Code::kSystem, terms.problem);
-  status = MeetAll(context->config, mpi, &problem);
+Status MeetRanks(const std::vector<int>& ranks, SharedSettings terms, JobContext* context) {
+  Status status = Begin(context, &terms);
+  if (!status.ok()) return status;
+  Bootstrap* all = context->bootstrap.get();
+  Bootstrap::Problem& problem = context->problem;
+  status = MeetAll(context->config, all, &problem);
   if (!status.ok()) return status;
   context->fails_alone = true;
-  if (terms.problem.empty()) terms.problem = refused;
   std::vector<int> members = ranks;
-  auto own = std::find(members.begin(), members.end(), mpi->rank());
+  auto own = std::find(members.begin(), members.end(), all->rank());
   int rank = own == members.end() ? 0 : static_cast<int>(own - members.begin());
-  if (members.empty() || !ListProblem(members, mpi->size()).empty()) {
-    rank = mpi->rank();
-    members.resize(mpi->size());
+  if (members.empty() || !ListProblem(members, all->size()).empty()) {
+    rank = all->rank();
+    members.resize(all->size());
     std::iota(members.begin(), members.end(), 0);
   } else if (own == members.end()) {
-    members = {mpi->rank()};
+    members = {all->rank()};
   }
-  context->timeline.NumberFilesBy(mpi->rank());
+  context->timeline.NumberFilesBy(all->rank());
   StartTimeline(rank, &terms, context);
   Status gathered;
-  status = CompareSettings(WithCore(terms, context->config), mpi->rank(), mpi->size(), members,
-                           [&](const void* block, size_t bytes, void* all) {
-                             return gathered = mpi->Allgather(block, static_cast<int>(bytes), all,
-                                                              problem);
+  status = CompareSettings(WithCore(terms, context->config), all->rank(), all->size(), members,
+                           [&](const void* block, size_t bytes, void* blocks) {
+                             return gathered = all->Allgather(block, static_cast<int>(bytes),
+                                                              blocks, problem);
                            });
   context->fails_alone = status.ok() || !gathered.ok();
   if (!status.ok()) return status;
-  return ChooseJob(context->config.single_process ? std::vector<int>{mpi->rank()} : ranks, problem,
-                   mpi);
+  return ChooseJob(context->config.single_process ? std::vector<int>{all->rank()} : ranks, problem,
+                   all);
 }
 
 }  // namespace
@@ -267,12 +272,16 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Sha
   Topology& topo = connection->topology;
   context->launch = ReadLaunchInfo(::getenv, config.single_process);
   const LaunchInfo& launch = context->launch;
-  if (launch.size != 1) {
+  const bool has_bootstrap = context->bootstrap != nullptr;
+  if (has_bootstrap || launch.size != 1) {
     // Another library may have initialized MPI already, which the environment does not show.
-    if (!launch.refusal.empty() && !MpiLibrary::IsRunning()) return {Code::kSystem, launch.refusal};
-    Status status = OpenMpi(ranks, terms, context);
+    if (!has_bootstrap && !launch.refusal.empty() && !MpiLibrary::IsRunning()) {
+      return {Code::kSystem, launch.refusal};
+    }
+    Status status = MeetRanks(ranks, terms, context);
     if (status.ok()) {
-      status = ShareMemory(*context->mpi, context->problem, &context->config, connection.get());
+      status =
+          ShareMemory(*context->bootstrap, context->problem, &context->config, connection.get());
     }
     if (!status.ok()) return status;
   } else {
@@ -290,14 +299,9 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Sha
   MakeChannelResources(context->config, connection.get());
   *out = std::move(connection);
   if (topo.num_nodes == 1) return {};
-  if (!context->mpi->multiple_threads()) {
-    return {Code::kSystem,
-            "MPI was initialised without thread support, which a job on several nodes needs; call "
-            "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
-            "MPI_THREAD_MULTIPLE (its default)"};
-  }
-  Status status = ConnectNodes(*context->mpi, context->problem, out->get());
-  return status.ok() ? ConnectAlarm(*context->mpi, context->problem, out->get()) : status;
+  Status status = context->bootstrap->BetweenNodes();
+  if (status.ok()) status = ConnectNodes(*context->bootstrap, context->problem, out->get());
+  return status.ok() ? ConnectAlarm(*context->bootstrap, context->problem, out->get()) : status;
 }
 
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
@@ -338,7 +342,7 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
   }
   if (member) MakeChannelResources(context->config, connection.get());
   if (connection->topology.num_nodes > 1) {
-    status = ConnectNodes(*context->mpi, problem, member ? connection.get() : nullptr);
+    status = ConnectNodes(*context->bootstrap, problem, member ? connection.get() : nullptr);
     if (status.code() == Code::kSystem) status = {Code::kRemote, status.message()};
   }
   if (!status.ok()) static_cast<void>(connection.release());  // another thread is inside MPI

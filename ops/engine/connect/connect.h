@@ -13,8 +13,9 @@
 #include "engine/connect/compare_settings.h"
 #include "engine/trace/timeline.h"
 #include "transport/alarm.h"
+#include "transport/bootstrap/callbacks.h"
+#include "transport/bootstrap/launcher_env.h"
 #include "transport/device_group.h"
-#include "transport/mpi/mpi_library.h"
 #include "transport/shm/segment.h"
 #include "transport/shm/shm_group.h"
 
@@ -22,9 +23,9 @@ namespace smddp {
 
 struct JobContext {
   Config config;
-  std::shared_ptr<MpiLibrary> mpi;  // null for a job of one rank
+  std::shared_ptr<Bootstrap> bootstrap;  // null for a job of one rank
   // Once all ranks have begun to connect: why this rank should no longer wait for the others.
-  MpiLibrary::Problem problem;
+  Bootstrap::Problem problem;
   // What this rank fails with is not known to the others, which wait for it.
   bool fails_alone = false;
   LaunchInfo launch;
@@ -48,7 +49,8 @@ struct Connection {
 // Detects the launcher, opens MPI, and connects all ranks of the job. Unless `ranks` is empty, the
 // job is these launcher ranks, renumbered in this order; a rank that is not listed becomes a job of
 // one rank. Fails on all ranks unless the listed ranks passed the same list and their `terms`
-// agree. Starts the timeline if one is configured.
+// agree. Starts the timeline if one is configured. context->bootstrap, if it is set, takes the
+// place of a launcher and MPI.
 Status ConnectJob(const Config& config, const std::vector<int>& ranks, const SharedSettings& terms,
                   JobContext* context, std::unique_ptr<Connection>* connection);
 

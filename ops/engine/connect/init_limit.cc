@@ -24,7 +24,8 @@ constexpr char kRestart[] = "; the ranks of this job can no longer be connected:
 
 bool given_up = false;
 
-Status GiveUp(Code code, const std::string& text) {
+Status GiveUp(const Bootstrap& ranks, Code code, const std::string& text) {
+  if (ranks.CanRetry()) return {code, text};
   given_up = true;
   return {code, text + kRestart};
 }
@@ -50,50 +51,51 @@ std::string LikelyReason() {
 }
 
 // Of another rank that fails alone.
-Status Heard(const MpiLibrary& mpi) {
-  const std::string why = mpi.HeardFailure();
-  return why.empty() ? Status() : GiveUp(Code::kRemote, why);
+Status Heard(const Bootstrap& ranks) {
+  const std::string why = ranks.HeardFailure();
+  return why.empty() ? Status() : GiveUp(ranks, Code::kRemote, why);
 }
 
 }  // namespace
 
-Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* problem) {
-  if (given_up) return GiveUp(Code::kTimeout, "an earlier init() of this process failed");
+Status MeetAll(const Config& config, Bootstrap* ranks, Bootstrap::Problem* problem) {
+  if (given_up) return GiveUp(*ranks, Code::kTimeout, "an earlier init() of this process failed");
   const double limit = std::max(config.timeout_seconds, kLeastSeconds);
   const std::string within =
       " within " + FormatNumber(limit) + " s (SMDDP_TIMEOUT_SECONDS, but no less than 10)";
-  const std::string size = std::to_string(mpi->size());
+  const std::string size = std::to_string(ranks->size());
   bool ending = false;
   Deadline all_here(limit);
-  Status met = mpi->MeetToBegin(
+  Status met = ranks->MeetToBegin(
       [&] {
-        if (!all_here.Passed()) return Heard(*mpi);
-        return GiveUp(Code::kTimeout, "not all of the " + size + " ranks called init()" + within +
-                                          ", or " + LikelyReason());
+        if (!all_here.Passed()) return Heard(*ranks);
+        return GiveUp(
+            *ranks, Code::kTimeout,
+            "not all of the " + size + " ranks called init()" + within + ", or " + LikelyReason());
       },
       &ending);
   if (met.code() == Code::kSystem) {
     const bool scarce = !ScarceAddresses().empty();
     return FailAlone(
-        *mpi, scarce ? met : Status(met.code(), met.message() + "; perhaps " + kUnreachable));
+        *ranks, scarce ? met : Status(met.code(), met.message() + "; perhaps " + kUnreachable));
   }
   if (!met.ok()) return met;
-  if (ending) return GiveUp(Code::kRemote, "another rank ends instead of calling init()");
+  if (ending) return GiveUp(*ranks, Code::kRemote, "another rank ends instead of calling init()");
   Deadline connected(limit);
-  *problem = [connected, within, size, mpi] {
-    if (!connected.Passed()) return Heard(*mpi);
-    return GiveUp(Code::kTimeout, "all " + size + " ranks called init(), but were not connected" +
-                                      within + ": a rank was stopped meanwhile, or " +
-                                      LikelyReason());
+  *problem = [connected, within, size, ranks] {
+    if (!connected.Passed()) return Heard(*ranks);
+    return GiveUp(*ranks, Code::kTimeout,
+                  "all " + size + " ranks called init(), but were not connected" + within +
+                      ": a rank was stopped meanwhile, or " + LikelyReason());
   };
   return {};
 }
 
-Status FailAlone(const MpiLibrary& mpi, const Status& own) {
-  std::string why = "rank " + std::to_string(mpi.rank()) + " cannot start: " + own.message();
+Status FailAlone(const Bootstrap& ranks, const Status& own) {
+  std::string why = "rank " + std::to_string(ranks.rank()) + " cannot start: " + own.message();
   if (const std::string scarce = ScarceAddresses(); !scarce.empty()) why += "; " + scarce;
-  mpi.TellFailure(why);
-  return GiveUp(own.code(), why);
+  ranks.TellFailure(why);
+  return GiveUp(ranks, own.code(), why);
 }
 
 }  // namespace smddp

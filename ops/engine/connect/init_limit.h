@@ -4,16 +4,17 @@
 
 #include "core/config.h"
 #include "core/status.h"
-#include "transport/mpi/mpi_library.h"
+#include "transport/bootstrap/bootstrap.h"
 
 namespace smddp {
 
 // Returns once all ranks are here. From then on *problem becomes an error when the rest of init()
 // takes too long (a rank was stopped, or some pair of hosts cannot reach each other) or a rank
-// fails alone. Such an error is final for this process, since others may still be inside MPI.
-Status MeetAll(const Config& config, MpiLibrary* mpi, MpiLibrary::Problem* problem);
+// fails alone. Such an error is final for this process over MPI, since others may still be inside
+// it.
+Status MeetAll(const Config& config, Bootstrap* ranks, Bootstrap::Problem* problem);
 // Tells the other ranks, which wait for this one, that it fails alone, and why. Returns the error
 // for this rank; theirs is the same, as their *problem. Both are final.
-Status FailAlone(const MpiLibrary& mpi, const Status& own);
+Status FailAlone(const Bootstrap& ranks, const Status& own);
 
 }  // namespace smddp

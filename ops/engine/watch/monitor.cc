@@ -260,6 +260,7 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
       "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";
   std::string how = dead ? " died" : " has ended or called shutdown()";
   std::string remedy = "; this job cannot go on: restart it from its last checkpoint";
+  if (watched_->CanGoOn()) remedy.clear();
   if (!dead) remedy = std::string(". ") + kEndedEarly;
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + DescribeOperation(operation) + ", for " +
@@ -293,7 +294,11 @@ void Monitor::Break(const Status& own) {
   int posted = shm_->Failure(&text);
   Status failure = posted == 0 ? own : Status(static_cast<Code>(posted), text);
   PrepareLastWords("");
-  LogError(failure.message() + "\n" + LastCollectives());
+  if (watched_->CanGoOn() && failure.code() == Code::kRemote) {
+    LogWarning(failure.message());  // others tell what becomes of the job
+  } else {
+    LogError(failure.message() + "\n" + LastCollectives());
+  }
   broken_by_ = failure;
   TellNodes();
   watched_->FailAll(failure);

@@ -33,6 +33,9 @@ class Watched {
   // one.
   virtual void FailAll(const Status& failure) = 0;
 
+  // Whether the ranks that are left go on in another job after a failure (elastic jobs).
+  virtual bool CanGoOn() const { return false; }
+
   virtual Timeline* timeline() = 0;
   virtual std::string FlightRecord() const = 0;
 };

@@ -1,11 +1,12 @@
 // The alarm as MPI messages. They are short, so MPI sends them eagerly, whether or not the
 // receivers are inside MPI; receivers poll for them.
+#include "transport/mpi/mpi_alarm.h"
+
 #include <cstring>
 #include <vector>
 
 #include "core/log.h"
 #include "core/try_lock.h"
-#include "transport/alarm.h"
 #include "transport/mpi/idle_waits.h"
 
 namespace smddp {
@@ -21,7 +22,7 @@ struct Message {
 
 class MpiAlarm : public Alarm {
  public:
-  MpiAlarm(const MpiLibrary* mpi, MpiHandle comm) : mpi_(mpi), comm_(comm) {
+  MpiAlarm(const MpiCalls* mpi, MpiHandle comm) : mpi_(mpi), comm_(comm) {
     mpi_->comm_rank(comm_, &rank_);
     mpi_->comm_size(comm_, &size_);
   }
@@ -64,7 +65,7 @@ class MpiAlarm : public Alarm {
   }
 
  private:
-  const MpiLibrary* mpi_;
+  const MpiCalls* mpi_;
   MpiHandle comm_;  // never freed: other ranks may not have received yet
   int rank_ = 0, size_ = 1;
   Message sent_{};
@@ -73,7 +74,7 @@ class MpiAlarm : public Alarm {
 
 }  // namespace
 
-std::unique_ptr<Alarm> MakeMpiAlarm(const MpiLibrary* mpi, MpiHandle comm) {
+std::unique_ptr<Alarm> MakeMpiAlarm(const MpiCalls* mpi, MpiHandle comm) {
   return std::make_unique<MpiAlarm>(mpi, comm);
 }
 

@@ -1,5 +1,5 @@
-// What MpiGroup calls of MPI: an MPI library's functions, or those of something that stands in for
-// one (transport/inproc/mpi_part.h).
+// What MpiGroup and MpiAlarm call of MPI: an MPI library's functions, or those of something that
+// stands in for one (transport/inproc/mpi_part.h).
 //
 // Only functions whose C signatures agree in Open MPI and MPICH. Handles differ (Open MPI:
 // addresses of objects; MPICH: integers), but both fit a register, so they are passed as uintptr_t.
@@ -28,6 +28,10 @@ class MpiCalls {
   int (*test)(MpiHandle*, int*, void*);
   int (*comm_rank)(MpiHandle, int*);
   int (*comm_size)(MpiHandle, int*);
+  // For the alarm and the start alone, so nothing stands in for them.
+  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, MpiHandle*) = nullptr;
+  int (*iprobe)(int, int, MpiHandle, int*, void*) = nullptr;
+  int (*recv)(void*, int, MpiHandle, int, int, MpiHandle, void*) = nullptr;
 
   Status CheckError(int error, const char* what) const;
   void Free(MpiHandle comm) const;

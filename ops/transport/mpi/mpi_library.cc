@@ -15,6 +15,8 @@
 #include "core/log.h"
 #include "transport/mpi/idle_waits.h"
 #include "transport/mpi/library_paths.h"
+#include "transport/mpi/mpi_alarm.h"
+#include "transport/mpi/mpi_group.h"
 
 namespace smddp {
 namespace {
@@ -275,7 +277,7 @@ Status MpiLibrary::CheckSize(const LaunchInfo& launch) const {
                              LaunchRemedy()};
 }
 
-bool MpiLibrary::EndsWithJob() { return we_began_mpi; }
+bool MpiLibrary::CanFollow() const { return !we_began_mpi; }
 
 void MpiLibrary::Finalize(const std::function<bool()>& stop) {
   int flag = 0;
@@ -427,6 +429,30 @@ std::string MpiLibrary::HeardFailure() const {
   if (iprobe(any, kFailureTag, world_, &there, status) != 0 || !there) return "";
   if (recv(text, kFailureBytes, byte_, any, kFailureTag, world_, status) != 0) return "";
   return text;
+}
+
+Status MpiLibrary::BetweenNodes() const {
+  if (multiple_threads()) return {};
+  return {Code::kSystem,
+          "MPI was initialised without thread support, which a job on several nodes needs; call "
+          "smddp_tf.init() before mpi4py initialises MPI, or let mpi4py ask for "
+          "MPI_THREAD_MULTIPLE (its default)"};
+}
+
+Status MpiLibrary::MakeGroup(int color, int key, const Problem& problem,
+                             std::unique_ptr<PeerGroup>* group) const {
+  MpiHandle comm = 0;
+  Status status = Split(color, key, &comm, problem);
+  if (status.ok() && color != kNoColor) *group = MakeMpiGroup(this, comm);
+  return status;
+}
+
+Status MpiLibrary::MakeAlarm(int color, int key, const Problem& problem,
+                             std::unique_ptr<Alarm>* alarm) const {
+  MpiHandle comm = 0;
+  Status status = Split(color, key, &comm, problem);
+  if (status.ok() && color != kNoColor) *alarm = MakeMpiAlarm(this, comm);
+  return status;
 }
 
 Status MpiLibrary::Restrict(int color, int key, const Problem& problem) {

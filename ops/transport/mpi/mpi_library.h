@@ -9,12 +9,13 @@
 #include <string>
 
 #include "core/status.h"
+#include "transport/bootstrap/bootstrap.h"
 #include "transport/bootstrap/launcher_env.h"
 #include "transport/mpi/mpi_calls.h"
 
 namespace smddp {
 
-class MpiLibrary : public MpiCalls {
+class MpiLibrary : public MpiCalls, public Bootstrap {
  public:
   // Opens the library, initializes MPI unless another library did (mpi4py), and checks that it
   // belongs to the launcher. Errors include their remedy. If a forced path cannot serve, sets
@@ -23,50 +24,38 @@ class MpiLibrary : public MpiCalls {
                      std::string* problem);
   // Another library (mpi4py) has initialized MPI in this process.
   static bool IsRunning();
-  // This library initialized MPI, so it ends with the job and cannot begin again.
-  static bool EndsWithJob();
 
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const std::string& name() const override { return name_; }
+  // If this library initialized MPI, it ends with the job and cannot begin again.
+  bool CanFollow() const override;
+  bool CanRetry() const override { return false; }
+
+  Status Allgather(const void* send, int bytes, void* recv, const Problem& problem) const override;
+  Status MeetToBegin(const Problem& problem, bool* ending) override;
+  Status MeetStarted(const Problem& problem) const override;
+  void TellFailure(const std::string& why) const override;
+  std::string HeardFailure() const override;
+  Status Restrict(int color, int key, const Problem& problem) override;
+  Status BetweenNodes() const override;
+  Status MakeGroup(int color, int key, const Problem& problem,
+                   std::unique_ptr<PeerGroup>* group) const override;
+  Status MakeAlarm(int color, int key, const Problem& problem,
+                   std::unique_ptr<Alarm>* alarm) const override;
   // Finalizes MPI if this library initialized it. MPI_Finalize waits for all ranks; so does this,
   // unless `stop` returns true.
-  void Finalize(const std::function<bool()>& stop);
+  void Finalize(const std::function<bool()>& stop) override;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  const std::string& name() const { return name_; }
+ private:
+  Status Load(const LaunchInfo& launch);
   bool multiple_threads() const {
     return thread_level_ >= 2;
   }  // MPI_THREAD_SERIALIZED is enough: we lock
-
-  // An error once a call that waits for other ranks should not wait any longer, which it returns
-  // then. MPI may still be at work in that call, so this object must stay.
-  using Problem = std::function<Status()>;
-  // For start-up only. recv holds size() blocks.
-  Status Allgather(const void* send, int bytes, void* recv, const Problem& problem) const;
-  // A barrier over all ranks; after an error it cannot be called again. *ending: a rank is in
-  // Finalize instead.
-  Status MeetToBegin(const Problem& problem, bool* ending);
-  // Another, of the ranks of the job, at the end of start-up.
-  Status MeetStarted(const Problem& problem) const;
-  static constexpr int kNoColor = -32766;  // MPI_UNDEFINED, in Open MPI and in MPICH
   // Collective over all ranks; a rank with kNoColor gets no communicator. MPI has no call for it
   // that does not block, so a thread makes the call, and is left behind if there is a problem. An
   // MPI that was initialized for one thread only is called by that one, and has no limit.
   Status Split(int color, int key, MpiHandle* comm, const Problem& problem) const;
-  // During start-up: sends all ranks the reason why this one fails alone, while they wait for it. A
-  // rank that is told can no longer use the communicator.
-  void TellFailure(const std::string& why) const;
-  // What another rank has told; "" if none has.
-  std::string HeardFailure() const;
-  // From now on the job is only the ranks with the same color, in the order of their keys.
-  Status Restrict(int color, int key, const Problem& problem);
-
-  // Called by the alarm.
-  int (*isend)(const void*, int, MpiHandle, int, int, MpiHandle, MpiHandle*);
-  int (*iprobe)(int, int, MpiHandle, int*, void*);
-  int (*recv)(void*, int, MpiHandle, int, int, MpiHandle, void*);
-
- private:
-  Status Load(const LaunchInfo& launch);
   Status LoadForced(const LaunchInfo& launch, const std::string& path);
   Status Resolve(void* library);
   Status Initialize(const LaunchInfo& launch);

@@ -3,7 +3,6 @@
 
 #include "contract_job.h"
 #include "engine/connect/connect.h"
-#include "transport/mpi/mpi_group.h"
 
 namespace smddp_test {
 namespace {
@@ -28,11 +27,9 @@ Job* Connect() {
   EndIf(Config::FromEnvironment(&config));
   config.chunk_bytes = kChunk;
   EndIf(ConnectJob(config, {}, {}, &job->context, &job->connection));
-  MpiLibrary* mpi = job->context.mpi.get();
+  Bootstrap* mpi = job->context.bootstrap.get();
   if (mpi == nullptr) EndIf({Code::kUsage, "mpirun has to start several ranks"});
-  MpiHandle comm = 0;
-  EndIf(mpi->Split(0, mpi->rank(), &comm, [] { return Status(); }));
-  job->group = MakeMpiGroup(mpi, comm);
+  EndIf(mpi->MakeGroup(0, mpi->rank(), [] { return Status(); }, &job->group));
   if (mpi->rank() == 0) {
     const Topology& topo = job->connection->topology;
     std::printf("%d ranks on %d nodes over %s\n", topo.size, topo.num_nodes, mpi->name().c_str());
@@ -43,7 +40,7 @@ Job* Connect() {
 Job* OwnJob() {
   static Job* job = Connect();
   static const int registered =
-      std::atexit([] { OwnJob()->context.mpi->Finalize([] { return false; }); });
+      std::atexit([] { OwnJob()->context.bootstrap->Finalize([] { return false; }); });
   static_cast<void>(registered);
   return job;
 }
