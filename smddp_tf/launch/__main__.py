@@ -26,6 +26,8 @@ from smddp_tf.launch import (
     sagemaker,
     supervise,
 )
+from smddp_tf.launch.elastic import job as elastic_job
+from smddp_tf.launch.elastic import options as elastic
 from smddp_tf.launch.machine import Machine, this_machine
 
 _MOST_LINES = 64
@@ -189,6 +191,34 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
     os.execvpe(program[0], program, {**environment, **values})
 
 
+def _launch_elastic(
+    given: argparse.Namespace,
+    environment: Mapping[str, str],
+    job: command.Job,
+    launcher: mpi.Mpi,
+    machine: Machine,
+    made: Mapping[str, str],
+) -> supervise.Outcome:
+    """Calls an mpirun for each rank; made: as commits.new_folder() returned it."""
+    limits = elastic.limits(given, job)
+    discovery = elastic.discovery(given, environment, machine)
+    words = command.mpirun(elastic.of_a_slot(job), launcher, machine)
+    if given.dry_run:
+        _print_words(words)
+        return supervise.Outcome(0)
+    if given.verbose:
+        supervise.say(shlex.join(words))
+    own = launcher.kind == "openmpi" and launcher.major >= 5
+
+    def once(words: Sequence[str], environment: Mapping, tagged: bool) -> supervise.Outcome:
+        return elastic_job.run(words, environment, tagged, own, limits, discovery)
+
+    restarts = given.max_restarts
+    outcome = supervise.run_with_restarts(words, environment, restarts, job.tag_output, once)
+    commits.finish(made, outcome)
+    return outcome
+
+
 def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> supervise.Outcome:
     machine = this_machine(environment)
     launcher = mpi.ask(mpi.find(given.mpirun, environment.get("PATH")))
@@ -202,6 +232,8 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     job = make_job(given, environment, machine, racks.ask(environment) if keeps_order else "")
     if given.tag_output is None and job.ranks > 1 and not os.isatty(1):
         job = dataclasses.replace(job, tag_output=True)
+    if elastic.is_elastic(given):
+        return _launch_elastic(given, environment, job, launcher, machine, made)
     if mpi.moved(launcher):
         job = dataclasses.replace(job, forwarded=[*job.forwarded, "OPAL_PREFIX"])
     if given.srun:

@@ -51,20 +51,10 @@ _WITHOUT_EFFECT = {
     "--no-log-hide-timestamp": 0,
 }
 
-_ELASTIC = "the number of ranks is fixed; --max-restarts N starts a failed job again"
 _REFUSED = {
     "--gloo": "ranks are connected by MPI; leave it out",
     "--jsrun": "call jsrun itself, or leave it out for mpirun",
     "--config-file": "give the options on the command line",
-    "--min-np": _ELASTIC,
-    "--max-np": _ELASTIC,
-    "--min-num-proc": _ELASTIC,
-    "--max-num-proc": _ELASTIC,
-    "--host-discovery-script": _ELASTIC,
-    "--slots-per-host": _ELASTIC,
-    "--reset-limit": _ELASTIC,
-    "--elastic-timeout": _ELASTIC,
-    "--blacklist-cooldown-range": _ELASTIC,
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from smddp_tf._version import __version__
 from smddp_tf.launch import horovodrun
+from smddp_tf.launch.elastic import options as elastic
 from smddp_tf.launch.hosts import MOST_RANKS
 
 _DESCRIPTION = """Starts a training script on several ranks: calls mpirun, or srun, with defaults
@@ -104,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--dry-run", action="store_true", help="print the command and end")
     add("--verbose", action="store_true", help="show the command, and mpirun's map of the ranks")
     add("-v", "--version", action="version", version=f"smddprun of smddp_tf {__version__}")
+    elastic.add_options(parser, number, _whole(0))
     horovodrun.add_options(parser, number)
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

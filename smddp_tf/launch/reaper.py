@@ -18,14 +18,19 @@ _LAUNCHER_SECONDS = 2  # for the launcher to end its ranks
 _END_SECONDS = 5  # after SIGKILL
 
 
-def processes_of(job: str) -> list:
-    """The process ids of this user's processes of a job on this machine."""
-    wanted, found = f"{VARIABLE}={job}".encode(), []
+def processes_with(*settings: str) -> list:
+    """The process ids of this user's processes here that have all these NAME=VALUE."""
+    wanted, found = {setting.encode() for setting in settings}, []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or is somebody else's
-            if wanted in (process / "environ").read_bytes().split(b"\0"):
+            if wanted <= set((process / "environ").read_bytes().split(b"\0")):
                 found.append(int(process.name))
     return found
+
+
+def processes_of(job: str) -> list:
+    """The process ids of this user's processes of a job on this machine."""
+    return processes_with(f"{VARIABLE}={job}")
 
 
 def end(job: str, grace: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -24,9 +25,10 @@ ORPHAN_SECONDS = 5  # for ranks whose launcher was killed to end after SIGTERM
 LOST_HOST = "the launcher lost a host and ended the job, although its own exit code is 0"
 _DRAIN_SECONDS = 5
 # Warnings before a time limit, as of Slurm, say: for scripts that want to save.
-_FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
+FOR_RANKS = (signal.SIGUSR1, signal.SIGUSR2)
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_LONGEST_LINE = 1 << 16  # bytes; a progress bar may never end its line
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,13 +45,23 @@ def say(text: str) -> None:
     print(f"smddprun: {text}", file=sys.stderr, flush=True)
 
 
-class _Pump(threading.Thread):
-    """Copies one of the launcher's streams to ours as it comes."""
+class Pump(threading.Thread):
+    """Copies one of the launcher's streams to ours as it comes.
 
-    def __init__(self, source, to: int, tagged: bool) -> None:
+    Args:
+      source: the launcher's stream.
+      to: our file descriptor.
+      tagged: whether the launcher begins each line with its rank.
+      tag: what each line is to begin with here; with it lines are written whole.
+    """
+
+    _locks: collections.defaultdict = collections.defaultdict(threading.Lock)  # of descriptors
+
+    def __init__(self, source, to: int, tagged: bool, tag: bytes = b"") -> None:
         super().__init__(daemon=True)
         self.heard = Tracebacks(tagged)
         self._source, self._to, self._writing = source, to, False
+        self._tag, self._rest, self._lock = tag, b"", self._locks[to]
         self.start()
 
     def run(self) -> None:
@@ -58,16 +70,28 @@ class _Pump(threading.Thread):
             while piece := os.read(self._source.fileno(), 65536):
                 self.heard.feed(piece)
                 self._writing = True
-                self._write(piece)
+                self._write(self._lines(piece))
                 self._writing = False
+            if self._rest:
+                self._write(self._lines(b"\n"))
+
+    def _lines(self, piece: bytes) -> bytes:
+        """What to write of the next bytes: with a tag whole lines only, each with the tag."""
+        if not self._tag:
+            return piece
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        return b"".join(self._tag + line + b"\n" for line in lines)
 
     def _write(self, piece: bytes) -> None:
         view = memoryview(piece)
-        while view:
-            try:
-                view = view[os.write(self._to, view) :]
-            except BlockingIOError:  # whoever shares our stream made it so
-                select.select([], [self._to], [])
+        with self._lock:  # other pumps write there too
+            while view:
+                try:
+                    view = view[os.write(self._to, view) :]
+                except BlockingIOError:  # whoever shares our stream made it so
+                    select.select([], [self._to], [])
 
     def finish(self) -> None:
         """After the launcher's end: waits for a slow reader of ours.
@@ -79,17 +103,17 @@ class _Pump(threading.Thread):
             self.join(0.1)
 
 
-def _reap_others(own: int) -> None:
-    """Forgets children that have ended, but for the launcher: processes that ranks left behind."""
+def reap_others(*own: int) -> None:
+    """Forgets children that have ended, but for launchers: processes that ranks left behind."""
     with contextlib.suppress(ChildProcessError):
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid != own:
+        while (ended := os.waitid(os.P_ALL, 0, options)) and ended.si_pid not in own:
             os.waitpid(ended.si_pid, 0)
 
 
-def _children() -> list:
+def children() -> list:
     """The process ids of this process's children that have not ended."""
-    _reap_others(0)
+    reap_others()
     found: list = []
     for listed in pathlib.Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # a thread that has ended
@@ -97,7 +121,7 @@ def _children() -> list:
     return found
 
 
-def _end_orphans(others: set) -> None:
+def end_orphans(others: set) -> None:
     """Ends what a job that failed has left: it would go on, beside the next job.
 
     Ranks whose launcher was killed or left without them, and processes that ranks had started; not
@@ -107,7 +131,7 @@ def _end_orphans(others: set) -> None:
         deadline = time.monotonic() + ORPHAN_SECONDS
         told: set = set()
         # What a rank had started becomes ours when the rank ends.
-        while (left := set(_children()) - others) and time.monotonic() < deadline:
+        while (left := set(children()) - others) and time.monotonic() < deadline:
             for child in left - told:
                 # It is ours, so its number cannot be another's; but sudo may have made it root's.
                 with contextlib.suppress(PermissionError):
@@ -121,8 +145,8 @@ def _wait(process, watched) -> bool:
     deadline = None
     while process.poll() is None:
         info = signal.sigtimedwait(watched, 0.5)
-        _reap_others(process.pid)
-        if info is not None and info.si_signo in _FOR_RANKS:
+        reap_others(process.pid)
+        if info is not None and info.si_signo in FOR_RANKS:
             process.send_signal(info.si_signo)  # mpirun and srun hand it on
         elif info is not None and info.si_signo != signal.SIGCHLD:
             # A terminal sends Ctrl-C to mpirun as well, and a second one would make it leave
@@ -139,8 +163,18 @@ def _wait(process, watched) -> bool:
     return deadline is not None
 
 
+def adopt_orphans() -> None:
+    """Ranks whose launcher is killed become our children."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """In a launcher, before it begins: it ends with us, even if we are killed."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
 @contextlib.contextmanager
-def _kept(job: str) -> Iterator:
+def kept(job: str) -> Iterator:
     """Has another process end the job's ranks on this machine if this one is killed meanwhile."""
     process = subprocess.Popen(
         [sys.executable, "-S", reaper.__file__, job, str(GRACE_SECONDS)],
@@ -163,22 +197,22 @@ def run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) ->
       OSError: it cannot be started.
     """
     job = secrets.token_hex(8)
-    with _kept(job):
+    with kept(job):
         return _run(command, {**environment, reaper.VARIABLE: job}, tagged)
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -> Outcome:
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *_FOR_RANKS)
+    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *FOR_RANKS)
     # What nohup and shells ignore stays ignored.
     watched = {number for number in wanted if signal.getsignal(number) != signal.SIG_IGN}
     watched.add(signal.SIGCHLD)
-    others = set(_children())
+    others = set(children())
     before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # ranks whose launcher is killed become our children
+    adopt_orphans()
 
     def in_launcher() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # it ends with us, even if we are killed
+        end_with_parent()
 
     try:
         process = subprocess.Popen(
@@ -190,15 +224,15 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
             preexec_fn=in_launcher,
         )
         streams = [(process.stderr, 2), (process.stdout, 1)]
-        pumps = [_Pump(stream, to, tagged) for stream, to in streams if stream is not None]
+        pumps = [Pump(stream, to, tagged) for stream, to in streams if stream is not None]
         interrupted = _wait(process, watched)
         if process.returncode != 0 or interrupted:
-            _end_orphans(others)
+            end_orphans(others)
         for pump in pumps:
             pump.finish()
         lost = process.returncode == 0 and any(pump.heard.lost_host for pump in pumps)
         if lost:
-            _end_orphans(others)
+            end_orphans(others)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     code, cause = process.returncode, pumps[0].heard.cause()

@@ -17,8 +17,9 @@ ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
 # folder may import each other. __init__ imports keras and mpi_ops by name only, at their first use.
 LEVELS = [
     {"_src"},  # its docstring
-    {"errors", "timeline", "launch", "_src.plan", "_src.records", "_src.types", "_version"},
+    {"errors", "timeline", "_src.plan", "_src.records", "_src.types", "_version"},
     {"_src.job", "sagemaker"},
+    {"launch"},
     {"_src.graph"},
     {"_src.compression"},
     {"_src.collectives"},

@@ -331,9 +331,9 @@ def test_what_may_not_be_ended(monkeypatch):
         raise PermissionError
 
     monkeypatch.setattr(supervise, "ORPHAN_SECONDS", 0.1)
-    monkeypatch.setattr(supervise, "_children", lambda: [1])
+    monkeypatch.setattr(supervise, "children", lambda: [1])
     monkeypatch.setattr(os, "kill", refuse)
-    supervise._end_orphans(set())
+    supervise.end_orphans(set())
 
 
 def test_signals_for_ranks(tmp_path):

@@ -1,0 +1,237 @@
+"""Runs an elastic job: feeds the driver with what happens, and does what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from smddp_tf.launch import reaper, supervise
+from smddp_tf.launch.elastic.discovery import Discovery
+from smddp_tf.launch.elastic.driver import Action, Driver, End, Kill, Limits, Say, Send, Start
+from smddp_tf.launch.elastic.server import Server
+from smddp_tf.launch.elastic.slots import Slot
+
+SLOT = "{slot}"  # in the command line: the slot's number
+_SECRET_BYTES = 32
+_DISCOVERY_SECONDS = 1.0
+_LAST_WORDS_SECONDS = 1.0  # after mpirun's end, for the rank's last messages to arrive
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_KILLED_SECONDS = 10.0  # for killed processes to end
+_LONGEST_WAIT = 3600.0
+
+
+class Job:
+    """An elastic job; a Receiver of its server.
+
+    Args:
+      words: the command line of a slot's mpirun.
+      environment: for all slots.
+      tagged: whether each line of output begins with its slot.
+      own_folder: as Slot has it.
+      limits: what the command line says.
+      discovery: the script that says how many ranks are wanted, if there is one.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        tagged: bool,
+        own_folder: bool,
+        limits: Limits,
+        discovery: Discovery | None,
+    ) -> None:
+        secret = secrets.token_bytes(_SECRET_BYTES)
+        self._words, self._tagged, self._own_folder = words, tagged, own_folder
+        self._environment = {**environment, "SMDDP_RENDEZVOUS_SECRET": secret.hex()}
+        self._driver, self._discovery = Driver(limits), discovery
+        self._server = Server(secret, self)
+        self._slots: dict[int, Slot] = {}  # those whose mpirun has not ended
+        self._causes: dict[int, str] = {}
+        self._ending: set[asyncio.Task] = set()  # of slots whose mpirun has ended
+        self._loop = asyncio.get_running_loop()
+        self._outcome: asyncio.Future[supervise.Outcome] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._hurries = False  # a second signal has come
+
+    async def run(self) -> supervise.Outcome:
+        """Until all processes have ended.
+
+        Raises:
+          OSError: there is no port for the ranks to connect to.
+        """
+        others = set(supervise.children())
+        supervise.adopt_orphans()
+        self._environment["SMDDP_RENDEZVOUS"] = await self._server.listen()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._children_ended)
+        for number in (*_ENDING, *supervise.FOR_RANKS):
+            if signal.getsignal(number) != signal.SIG_IGN:  # what nohup ignores stays ignored
+                self._loop.add_signal_handler(number, self._signalled, number)
+        self._happens(self._driver.begin)
+        self._discover()
+        try:
+            outcome = await self._outcome
+        finally:
+            await self._end_all()
+        if outcome.code != 0:
+            supervise.end_orphans(others)
+        return outcome
+
+    # ---- a Receiver -----------------------------------------------------------------------------
+
+    def joined(self, slot: int) -> None:
+        """A slot has connected."""
+        self._happens(functools.partial(self._driver.joined, slot))
+
+    def received(self, slot: int, message: dict[str, Any]) -> None:
+        """A slot has sent this."""
+        driver, kind = self._driver, message["do"]
+        event: Callable[[float], list[Action]]
+        if kind == "next":
+            event = functools.partial(driver.asked, slot, int(message["epoch"]))
+        elif kind == "gather":
+            part = int(message["epoch"]), int(message["number"]), str(message["data"])
+            event = functools.partial(driver.gather, slot, *part)
+        elif kind == "fail":
+            event = functools.partial(
+                driver.failed, slot, int(message["epoch"]), str(message["why"])
+            )
+        elif kind == "bye":
+            event = functools.partial(driver.bye, slot)
+        else:
+            raise ValueError(f"there is no message {kind!r}")
+        self._happens(event)
+
+    def disconnected(self, slot: int) -> None:
+        """A slot's connection has ended."""
+        self._happens(functools.partial(self._driver.disconnected, slot))
+
+    # ---- events and actions ---------------------------------------------------------------------
+
+    def _happens(self, event: Callable[[float], list[Action]]) -> None:
+        """Has the driver take an event, and does what follows."""
+        if self._outcome.done():
+            return
+        for action in event(time.monotonic()):
+            self._do(action)
+        if self._timer is not None:
+            self._timer.cancel()
+        wait = min(max(0.0, self._driver.due() - time.monotonic()), _LONGEST_WAIT)
+        self._timer = self._loop.call_later(wait, self._happens, self._driver.tick)
+
+    def _do(self, action: Action) -> None:
+        if isinstance(action, Start):
+            self._start(action.slot)
+        elif isinstance(action, Send):
+            self._server.send(action.slot, action.message)
+        elif isinstance(action, Say):
+            supervise.say(action.text)
+        elif isinstance(action, Kill):
+            if action.slot in self._slots:
+                self._slots[action.slot].kill()
+        elif isinstance(action, End):
+            cause = "" if action.slot is None else self._causes.get(action.slot, "")
+            self._outcome.set_result(supervise.Outcome(action.code, cause=cause))
+
+    def _start(self, number: int) -> None:
+        supervise.say(f"slot {number} starts")
+        words = [word.replace(SLOT, str(number)) for word in self._words]
+        try:
+            slot = Slot(number, words, self._environment, self._tagged, self._own_folder)
+        except OSError as error:  # too many processes, say
+            supervise.say(f"slot {number} cannot be started: {error}")
+            ended = functools.partial(self._driver.exited, number, 1)
+            self._loop.call_soon(self._happens, ended)
+        else:
+            self._slots[number] = slot
+
+    def _discover(self) -> None:
+        """Every second."""
+        if self._discovery is not None and not self._outcome.done():
+            self._discovery.call()
+            self._loop.call_later(_DISCOVERY_SECONDS, self._discover)
+
+    # ---- processes ------------------------------------------------------------------------------
+
+    def _children_ended(self) -> None:
+        """After SIGCHLD."""
+        for number, slot in list(self._slots.items()):
+            code = slot.code()
+            if code is not None:
+                del self._slots[number]
+                task = self._loop.create_task(self._exited(slot, code))
+                self._ending.add(task)
+                task.add_done_callback(self._ending.discard)
+        own = [slot.process_id for slot in self._slots.values()]
+        if self._discovery is not None:
+            wanted = self._discovery.answer()
+            if wanted is not None:
+                self._happens(functools.partial(self._driver.discovered, wanted))
+            own += self._discovery.process_ids
+        supervise.reap_others(*own)
+
+    async def _exited(self, slot: Slot, code: int) -> None:
+        """Tells the driver of a slot's end when all that the rank had sent was taken."""
+        deadline = time.monotonic() + _LAST_WORDS_SECONDS
+        while self._server.is_connected(slot.number) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        if code != 0:
+            slot.kill()  # what the rank had started, and the rank itself if mpirun was killed
+        await self._loop.run_in_executor(None, slot.finish)
+        self._causes[slot.number] = slot.cause()
+        self._happens(functools.partial(self._driver.exited, slot.number, code))
+
+    def _signalled(self, number: signal.Signals) -> None:
+        """A signal to this process."""
+        if number in supervise.FOR_RANKS:
+            for slot in self._slots.values():
+                slot.signal(number)
+        elif self._outcome.done():
+            self._hurries = True
+        else:
+            for slot in self._slots.values():
+                slot.signal(signal.SIGTERM if number == signal.SIGHUP else number)
+            self._outcome.set_result(supervise.Outcome(128 + number, interrupted=True))
+
+    async def _end_all(self) -> None:
+        """Waits for mpiruns that were told to end their ranks; then kills what is left."""
+        if self._discovery is not None:
+            self._discovery.end()
+        for seconds in (supervise.GRACE_SECONDS, _KILLED_SECONDS):
+            deadline = time.monotonic() + seconds
+            while (self._slots or self._ending) and time.monotonic() < deadline:
+                if self._hurries and seconds > _KILLED_SECONDS:
+                    break
+                await asyncio.sleep(0.02)
+            for slot in self._slots.values():
+                slot.kill()
+        await self._server.close()
+
+
+def run(
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    tagged: bool,
+    own_folder: bool,
+    limits: Limits,
+    discovery: Callable[[], Discovery] | None = None,
+) -> supervise.Outcome:
+    """Runs an elastic job once; the arguments are Job's.
+
+    Raises:
+      OSError: there is no port for the ranks to connect to.
+    """
+
+    async def whole() -> supervise.Outcome:
+        found = None if discovery is None else discovery()
+        return await Job(words, marked, tagged, own_folder, limits, found).run()
+
+    name = secrets.token_hex(8)
+    marked = {**environment, reaper.VARIABLE: name}
+    with supervise.kept(name):
+        return asyncio.run(whole())

@@ -1,0 +1,121 @@
+"""The ranks' connections: signed messages over TCP on this machine's loopback interface.
+
+A rank connects, gets a nonce, and joins with its slot. It then asks and is told; the messages are
+those that job.py takes and driver.py sends. A frame that is not signed right, a message that is not
+understood or that the driver does not allow closes the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import Any, Protocol
+
+from smddp_tf._src.job.signed import NONCE_BYTES, Codec
+from smddp_tf.launch import supervise
+
+_JOIN_SECONDS = 30  # from connecting to the first message
+_PIECE = 1 << 16
+
+
+class Receiver(Protocol):
+    """Who hears of connections. These raise ValueError for what is not allowed."""
+
+    def joined(self, slot: int) -> None:
+        """A slot has connected."""
+
+    def received(self, slot: int, message: dict[str, Any]) -> None:
+        """A slot has sent this."""
+
+    def disconnected(self, slot: int) -> None:
+        """A slot's connection has ended."""
+
+
+class Server:
+    """Listens for ranks.
+
+    Args:
+      secret: of the job; messages are signed with it.
+      receiver: is called for each message.
+    """
+
+    def __init__(self, secret: bytes, receiver: Receiver) -> None:
+        self._secret, self._receiver = secret, receiver
+        self._connections: dict[int, tuple[asyncio.StreamWriter, Codec]] = {}
+        self._tasks: set[asyncio.Task] = set()
+        self._server: asyncio.Server | None = None
+
+    async def listen(self) -> str:
+        """Begins, and returns the address for the ranks.
+
+        Raises:
+          OSError: no port is free.
+        """
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        return f"{host}:{port}"
+
+    def is_connected(self, slot: int) -> bool:
+        """Whether the slot's connection has not ended."""
+        return slot in self._connections
+
+    def send(self, slot: int, message: dict[str, Any]) -> None:
+        """Sends a message; to a slot that has gone it is dropped."""
+        if slot in self._connections:
+            writer, codec = self._connections[slot]
+            writer.write(codec.encode(message))
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            # asyncio's own TimeoutError is another class in Python 3.10.
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                await self._converse(reader, writer)
+        except (ValueError, KeyError, TypeError) as error:
+            supervise.say(f"a rank's connection is closed: {type(error).__name__}: {error}")
+        finally:
+            for slot, (held, _) in list(self._connections.items()):
+                if held is writer:
+                    del self._connections[slot]
+                    self._receiver.disconnected(slot)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Takes messages until the connection ends."""
+        nonce = os.urandom(NONCE_BYTES)
+        codec = Codec(self._secret, nonce, serves=True)
+        writer.write(nonce)
+        # What is not a rank of this job must not be able to keep a connection.
+        slot, messages = await asyncio.wait_for(self._join(reader, codec), _JOIN_SECONDS)
+        self._receiver.joined(slot)
+        self._connections[slot] = writer, codec
+        while True:
+            for message in messages:
+                self._receiver.received(slot, message)
+            piece = await reader.read(_PIECE)
+            if not piece:
+                return
+            messages = codec.decode(piece)
+
+    async def _join(self, reader: asyncio.StreamReader, codec: Codec) -> tuple[int, list]:
+        """The slot that a connection's first message names, and further messages."""
+        while piece := await reader.read(_PIECE):
+            messages = codec.decode(piece)
+            if messages:
+                first, *rest = messages
+                if first["do"] != "join":
+                    raise ValueError(f"the first message is {first['do']!r}, not 'join'")
+                return int(first["slot"]), rest
+        raise ConnectionResetError("the connection ended before a slot joined")

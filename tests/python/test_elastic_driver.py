@@ -1,0 +1,541 @@
+"""The state machine of elastic jobs, with a clock of the test's own."""
+
+import collections
+import random
+
+import pytest
+
+from smddp_tf.launch.elastic import driver
+from smddp_tf.launch.elastic.driver import End, Kill, Limits, Say, Send, Start
+
+
+class Job:
+    """A driver, the actions that it took since they were last looked at, and the time."""
+
+    def __init__(self, start, least=1, **limits):
+        self.driver, self.now, self.actions = driver.Driver(Limits(start, least, **limits)), 0.0, []
+        self.does("begin")
+
+    def does(self, event, *given):
+        self.actions += getattr(self.driver, event)(*given, self.now)
+
+    def passes(self, seconds):
+        """Time, with a tick whenever one is due."""
+        end = self.now + seconds
+        while self.driver.due() <= end:
+            self.now = max(self.now, self.driver.due())
+            self.does("tick")
+            assert self.driver.due() > self.now
+        self.now = end
+        self.does("tick")
+
+    def taken(self):
+        """The actions since the last call, without what the user is told."""
+        found, self.actions = [one for one in self.actions if not isinstance(one, Say)], []
+        return found
+
+    def said(self):
+        return [one.text for one in self.actions if isinstance(one, Say)]
+
+    def joins(self, *slots):
+        for slot in slots:
+            self.does("joined", slot)
+
+    def asks(self, epoch, *slots):
+        for slot in slots:
+            self.does("asked", slot, epoch)
+
+
+def epoch(number, *slots):
+    """The messages that begin an epoch."""
+    return [
+        Send(
+            slot,
+            {"do": "epoch", "epoch": number, "rank": rank, "size": len(slots), "slots": [*slots]},
+        )
+        for rank, slot in enumerate(slots)
+    ]
+
+
+def to(slots, do, epoch, **more):
+    """A message to several slots."""
+    return [Send(slot, {"do": do, "epoch": epoch, **more}) for slot in slots]
+
+
+def begun(start, least=1, **limits):
+    """A job whose first epoch has begun."""
+    job = Job(start, least, **limits)
+    job.joins(*range(start))
+    job.asks(0, *range(start))
+    assert job.taken() == [Start(slot) for slot in range(start)] + epoch(1, *range(start))
+    return job
+
+
+def test_a_loss():
+    """The others hear of it, and are the next epoch when all of them have asked."""
+    job = begun(3, 2)
+    job.does("disconnected", 1)
+    why = "rank 1 (slot 1) was lost"
+    assert job.said() == [why]
+    assert job.taken() == to([0, 2], "void", 1, why=why)
+    job.asks(1, 2)
+    job.does("exited", 1, 137)
+    assert job.taken() == []
+    job.asks(1, 0)
+    assert job.said() == ["2 ranks go on as epoch 2"]
+    assert job.taken() == epoch(2, 0, 2)
+
+
+def test_a_loss_while_an_epoch_starts():
+    """It is void for those that had begun it, and for those that had asked already."""
+    job = begun(4, 2)
+    job.does("exited", 3, 1)
+    job.asks(1, 0, 1)
+    job.does("disconnected", 1)
+    job.taken()
+    job.asks(1, 2)
+    assert job.taken() == epoch(2, 0, 2)
+    job.does("failed", 2, 2, "no memory")
+    assert job.taken() == to([0], "void", 2, why="rank 1 (slot 2) cannot start: no memory")
+    job.asks(2, 0)
+    assert job.taken()[0] == Send(0, {"do": "end", "why": SHORT})
+
+
+SHORT = "there are 1 rank, and --min-np is 2; no --host-discovery-script finds others"
+
+
+def test_an_error_that_is_no_loss():
+    """All have asked, and nothing has changed."""
+    job = begun(2)
+    job.asks(1, 1)
+    assert job.taken() == []
+    job.asks(1, 0)
+    assert job.taken() == to([0, 1], "same", 1)
+    job.asks(1, 0, 1)
+    assert job.taken() == to([0, 1], "same", 1)
+
+
+def test_gathers():
+    """In the order of ranks, several at a time; void if a member can no longer take part."""
+    job = begun(3)
+    for number, slot in [(1, 2), (2, 1), (1, 0), (2, 0), (1, 1)]:
+        job.does("gather", slot, 1, number, f"{number} of {slot}")
+    blocks = ["1 of 0", "1 of 1", "1 of 2"]
+    assert job.taken() == to([0, 1, 2], "gathered", 1, number=1, data=blocks)
+    job.asks(1, 2)  # an error of its own, while the others wait for it in the second one
+    assert job.taken() == to([0, 1], "void", 1, why="rank 2 (slot 2) has left")
+    job.asks(1, 0, 1)
+    assert job.taken() == epoch(2, 0, 1, 2)
+    job.does("gather", 0, 1, 3, "of an epoch that is over")
+    job.does("bye", 1)
+    job.does("gather", 0, 2, 1, "too late")
+    assert job.taken() == to([0, 2], "void", 2, why="rank 1 (slot 1) has left")
+
+
+def test_a_newcomer():
+    """Members hear of it when it is ready; it becomes the last rank, whatever its slot."""
+    job = begun(2, 2, replaces=True)
+    job.does("discovered", 3)
+    assert job.taken() == [Start(2)]
+    job.does("discovered", 3)
+    job.joins(2)
+    assert job.taken() == []
+    job.asks(0, 2)
+    assert job.taken() == to([0, 1], "update", 1)
+    job.asks(1, 1, 0)
+    assert job.said() == ["3 ranks go on as epoch 2, with slot 2"]
+    assert job.taken() == epoch(2, 0, 1, 2)
+    job.does("disconnected", 0)
+    assert job.taken() == [*to([1, 2], "void", 2, why="rank 0 (slot 0) was lost"), Start(3)]
+    job.joins(3)
+    job.asks(0, 3)
+    job.asks(2, 2, 1)
+    assert job.taken() == epoch(3, 1, 2, 3)
+
+
+def test_a_newcomer_that_dies():
+    """The members that have asked for its sake go on as they were."""
+    job = begun(2, replaces=True)
+    job.does("discovered", 3)
+    job.joins(2)
+    job.asks(0, 2)
+    job.asks(1, 0)
+    job.taken()
+    job.does("exited", 2, 1)
+    job.asks(1, 1)
+    assert job.taken() == [Start(3), *to([0, 1], "same", 1)]
+    job.joins(3)
+    job.asks(0, 3)
+    assert job.taken() == to([0, 1], "update", 1)
+
+
+def test_members_leave():
+    """Those of the highest ranks; never so many that the job could not go on."""
+    job = begun(4, 2, replaces=True)
+    job.does("discovered", 3)
+    assert job.taken() == to(range(4), "update", 1)
+    job.asks(1, 3, 2, 1, 0)
+    assert job.taken() == [Send(3, {"do": "leave"}), *epoch(2, 0, 1, 2)]
+    job.does("discovered", 0)
+    job.does("bye", 3)
+    job.does("exited", 3, 0)
+    job.asks(2, 0, 1, 2)
+    assert job.taken() == [
+        *to(range(3), "update", 2),
+        Send(2, {"do": "leave"}),
+        *epoch(3, 0, 1),
+    ]
+    job.passes(driver.EXIT_SECONDS)
+    assert job.taken() == [Kill(2)]  # it had time to end
+
+
+def test_more_are_ready_than_may_be():
+    """A newcomer for which there is no room any more is told to leave."""
+    job = begun(2, replaces=True, most=3)
+    job.does("discovered", 9)
+    assert job.taken() == [Start(2)]
+    job.does("discovered", 2)
+    job.joins(2)
+    job.asks(0, 2)
+    assert job.taken() == [Send(2, {"do": "leave"})]
+
+
+def test_silence():
+    """A member that does not ask because of a loss is killed; not one after an update."""
+    job = begun(3, fence=60, replaces=True)
+    job.does("discovered", 4)
+    job.joins(3)
+    job.asks(0, 3)
+    job.asks(1, 0, 1)
+    job.taken()
+    job.passes(1000)
+    assert job.taken() == []
+    job.asks(1, 2)
+    job.taken()
+    job.asks(2, 1)  # it has seen that a peer stands still; nobody knows of a loss
+    job.passes(59)
+    job.asks(2, 0, 3)
+    assert job.taken() == []
+    job.passes(1)
+    assert job.said()[0] == "rank 2 (slot 2) was silent for 60 s, and is killed"
+    assert job.taken() == [Kill(2), *epoch(3, 0, 1, 3), Start(4)]
+    job.does("exited", 2, 137)
+    assert job.taken() == []
+
+
+def test_the_end():
+    """Well if one has said bye; losses after that begin no epoch, unless the rest asks for one."""
+    job = begun(4, 3)
+    job.does("bye", 3)
+    job.does("exited", 3, 0)
+    job.does("disconnected", 2)
+    assert job.taken() == []
+    job.asks(1, 0, 1)
+    assert job.taken() == epoch(2, 0, 1)
+    job.does("bye", 0)
+    job.does("bye", 1)
+    job.does("exited", 0, 0)
+    job.does("exited", 2, 1)
+    assert job.taken() == []
+    job.does("exited", 1, 0)
+    assert job.taken() == [End(0)]
+
+
+def test_newcomers_at_the_end():
+    """Those that wait are told to leave, those that start are killed; none is started."""
+    job = begun(2, replaces=True)
+    job.does("discovered", 4)
+    job.joins(2)
+    job.taken()
+    job.does("bye", 0)
+    job.asks(0, 2)
+    assert job.taken() == [Send(2, {"do": "leave"})]
+    job.does("exited", 0, 0)
+    job.does("bye", 1)
+    assert job.taken() == [Kill(3)]
+    for slot in (1, 2, 3):
+        job.does("exited", slot, 0)
+    assert job.taken() == [End(0)]
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_all_are_lost(replaces):
+    """The job has failed with the code of the first; newcomers know nothing to go on with."""
+    job = begun(3, replaces=replaces)
+    if replaces:
+        job.does("discovered", 4)
+    job.taken()
+    job.does("disconnected", 2)
+    job.does("exited", 0, 1)
+    job.does("exited", 1, 1)
+    killed = [one.slot for one in job.taken() if isinstance(one, Kill)]
+    assert killed == ([3, 4, 5] if replaces else [])  # two were started for 2 and 0
+    for slot in killed:
+        job.does("exited", slot, 137)
+    job.does("exited", 2, 3)
+    assert job.taken() == [End(3, 2)]
+
+
+def test_too_few():
+    """Who has asked waits for newcomers, and hears in the end that none came."""
+    job = begun(2, 2, replaces=True, timeout=600)
+    job.does("exited", 0, 5)
+    job.asks(1, 1)
+    job.taken()
+    job.passes(599)
+    assert job.taken() == []
+    job.passes(1)
+    why = "after 600 s (--elastic-timeout) there are 1 rank, and --min-np is 2"
+    assert job.taken() == [Send(1, {"do": "end", "why": why})]
+    job.does("exited", 1, 1)
+    assert job.taken() == [End(5, 0)]
+
+
+def test_a_newcomer_in_time():
+    """It ends the wait."""
+    job = begun(2, 2, replaces=True, timeout=600)
+    job.does("discovered", 2)
+    job.does("exited", 0, 5)
+    job.asks(1, 1)
+    job.passes(599)
+    job.joins(2)
+    job.asks(0, 2)
+    assert job.taken()[-2:] == epoch(2, 1, 2)
+
+
+def test_the_first_epoch_waits_for_all():
+    """But not longer than --elastic-timeout; who is late is a newcomer."""
+    job = Job(3, 2, timeout=600)
+    job.joins(0, 1, 2)
+    job.asks(0, 2, 0)
+    job.taken()
+    job.passes(599)
+    assert job.taken() == []
+    job.passes(1)
+    assert job.taken() == epoch(1, 0, 2)
+    job.asks(0, 1)
+    job.asks(1, 0, 2)
+    assert job.taken() == [*to([0, 2], "update", 1), *epoch(2, 0, 2, 1)]
+
+
+def test_the_first_epoch_does_not_wait_for_the_dead():
+    """Without a script nobody replaces them."""
+    job = Job(3, 2, timeout=600)
+    job.joins(0, 1)
+    job.asks(0, 0, 1)
+    job.does("exited", 2, 1)
+    assert job.taken()[-2:] == epoch(1, 0, 1)
+    job = Job(3, 3, timeout=600)
+    job.joins(0, 1)
+    job.asks(0, 0, 1)
+    job.does("exited", 2, 4)
+    assert [one.message["do"] for one in job.taken()[3:]] == ["end", "end"]
+    job.does("exited", 0, 1)
+    job.does("exited", 1, 1)
+    assert job.taken() == [End(4, 2)]
+
+
+def test_a_program_that_does_not_start():
+    """With a script too: until one has joined, nothing is started again."""
+    job = Job(2, 1, replaces=True)
+    job.does("discovered", 2)
+    job.does("exited", 1, 3)
+    job.does("exited", 0, 2)
+    assert job.taken() == [Start(0), Start(1), End(3, 1)]
+
+
+def test_slots_that_die_before_they_join():
+    """After three in a row there are pauses, each twice as long, and one is tried at a time."""
+    job = begun(1, replaces=True, cooldown=(1, 60))
+    job.does("discovered", 3)
+    assert job.taken() == [Start(1), Start(2)]
+    for slot, started in [(1, [Start(3)]), (2, [Start(4)]), (3, [])]:
+        job.does("exited", slot, 1)
+        job.passes(1000)
+        assert job.taken() == started
+    for slot, pause in zip(range(4, 11), (2, 4, 8, 16, 32, 60, 60), strict=True):
+        job.does("exited", slot, 1)
+        job.passes(pause - 1)
+        assert job.taken() == []
+        job.passes(1)
+        assert job.taken() == [Start(slot + 1)]
+    job.joins(11)
+    assert job.taken() == [Start(12)]
+
+
+def test_reset_limit():
+    """So often may the ranks change."""
+    job = begun(3, resets=1)
+    job.does("exited", 0, 1)
+    job.asks(1, 1, 2)
+    job.taken()
+    job.does("exited", 1, 1)
+    job.taken()
+    job.asks(2, 2)
+    why = "the ranks change more often than --reset-limit 1"
+    assert job.taken() == [Send(2, {"do": "end", "why": why})]
+
+
+def test_what_the_protocol_does_not_allow():
+    """The connection is closed then."""
+    job = begun(2)
+    for event, given in [("joined", [0]), ("joined", [7]), ("asked", [0, 0]), ("asked", [0, 2])]:
+        with pytest.raises(ValueError, match="slot"):
+            job.does(event, *given)
+    job.asks(1, 0)
+    with pytest.raises(ValueError, match="slot 0 has not been in epoch 1"):
+        job.asks(1, 0)
+
+
+class World:
+    """Slots that do at random what the protocol allows, and checks of what the driver does."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        start = self.random.randint(1, 4)
+        self.least = self.random.randint(1, start)
+        self.replaces = self.random.random() < 0.6
+        most = start + self.random.randint(0, 2)
+        self.job = Job(start, self.least, most=most, replaces=self.replaces)
+        # slot -> what it does: starts, joined, asked, runs, stopped, told, left, dead
+        self.slots, self.epochs, self.answers = {}, [], []
+        self.epoch_of = collections.Counter()
+        self.finished, self.end, self.heard = set(), None, set()
+        self.obeys()
+
+    def obeys(self):
+        """Does what the driver says, and checks it."""
+        while taken := self.job.taken():
+            for place, action in enumerate(taken):
+                assert self.end is None, "actions after the end"
+                if isinstance(action, Start):
+                    assert action.slot not in self.slots
+                    self.slots[action.slot] = "starts"
+                elif isinstance(action, Kill):
+                    self.slots[action.slot] = "dead"
+                elif isinstance(action, End):
+                    assert not self.slots
+                    assert action.code or self.finished or not self.epochs
+                    self.end = action.code
+                elif isinstance(action, Send) and action.message["do"] != "epoch":
+                    self.hears(action.slot, **action.message)
+                elif isinstance(action, Send) and action.message["rank"] == 0:
+                    self.begins(taken[place : place + action.message["size"]])
+
+    def begins(self, sent):
+        """All members have asked, and who is in the epoch before has left it."""
+        members = [one.slot for one in sent]
+        before = self.epochs[-1] if self.epochs else []
+        for rank, one in enumerate(sent):
+            place = {"epoch": len(self.epochs) + 1, "rank": rank, "size": len(members)}
+            assert one.message == {"do": "epoch", **place, "slots": members}
+            assert self.slots[one.slot] in ("asked", "dead"), self.slots
+            self.slots[one.slot] = self.slots[one.slot].replace("asked", "runs")
+            self.epoch_of[one.slot] = len(self.epochs) + 1
+        assert not [
+            slot
+            for slot in before
+            if self.slots.get(slot) in ("runs", "stopped") and slot not in members
+        ]
+        old = [slot for slot in members if slot in before]
+        assert members[: len(old)] == old == sorted(old, key=before.index)
+        assert not before or members[0] in before
+        assert len(members) >= self.least or self.finished
+        self.epochs.append(members)
+        self.heard.clear()
+
+    def hears(self, slot, do, **message):
+        doing = self.slots.get(slot)
+        if do in ("leave", "end"):
+            assert doing in ("asked", "dead")
+            self.slots[slot] = "told" if doing == "asked" else doing
+        elif do == "same":
+            assert message["epoch"] == len(self.epochs)
+            assert all(self.slots[one] in ("asked", "runs", "dead") for one in self.epochs[-1])
+            self.slots[slot] = "runs" if doing == "asked" else doing
+        else:
+            assert do in ("void", "update", "gathered")
+            assert message["epoch"] == self.epoch_of[slot] == len(self.epochs)
+            assert doing in ("runs", "stopped", "dead", "left")
+            if do == "void":
+                self.heard.add(slot)
+
+    def dies(self, slot):
+        """Its connection ends; its process ends now or later."""
+        doing = self.slots[slot]
+        self.slots[slot] = "dead"
+        if doing not in ("starts", "dead") and self.random.random() < 0.7:
+            self.job.does("disconnected", slot)
+        self.obeys()
+
+    def exits(self, slot, code):
+        self.slots.pop(slot)
+        self.job.does("exited", slot, code)
+        self.obeys()
+
+    def lives(self, slot, faults):
+        """One thing that a slot may do."""
+        doing, rank = self.slots[slot], self.random.random()
+        if faults and rank < 0.02:
+            self.dies(slot)
+        elif doing == "starts":
+            self.slots[slot] = "joined"
+            self.job.joins(slot)
+        elif doing == "joined":
+            self.slots[slot] = "asked"
+            self.job.asks(0, slot)
+        elif doing == "runs":
+            self.runs(slot, faults, rank)
+        elif doing == "stopped" and not faults and rank < 0.1:
+            self.slots[slot] = "runs"  # nobody else may be there to miss it
+        elif doing == "told":
+            self.slots[slot] = "left"
+            self.job.does("bye", slot)
+        elif doing in ("left", "dead"):
+            self.exits(slot, 0 if doing == "left" else self.random.choice([0, 1, 137]))
+        self.obeys()
+
+    def runs(self, slot, faults, rank):
+        epoch = self.epoch_of[slot]
+        if slot in self.heard or rank < 0.3:
+            self.slots[slot] = "asked"
+            self.job.asks(epoch, slot)
+        elif faults and rank < 0.33:
+            self.slots[slot] = "stopped"
+        elif faults and rank < 0.36:
+            self.slots[slot] = "left"
+            self.job.does("failed", slot, epoch, "no memory")
+        elif rank < 0.4 + 0.3 * (not faults):
+            self.slots[slot] = "left"
+            self.finished.add(slot)
+            self.job.does("bye", slot)
+        else:
+            self.job.does("gather", slot, epoch, 1, "data")
+
+    def step(self, faults=True):
+        rank = self.random.random()
+        if rank < 0.05 and self.replaces and faults:
+            self.job.does("discovered", self.random.randint(0, 6))
+        elif rank < 0.15 or not self.slots:
+            wait = self.random.choice([0.1, 5, 70]) if faults else 1000
+            self.job.passes(wait)
+        else:
+            self.lives(self.random.choice(sorted(self.slots)), faults)
+        self.obeys()
+
+
+@pytest.mark.parametrize("first", range(0, 3000, 500))
+def test_random_jobs(first):
+    """At most one epoch lives, of slots that asked for it; and every job comes to an end."""
+    ends = collections.Counter()
+    for seed in range(first, first + 500):
+        world = World(seed)
+        for _ in range(world.random.randint(0, 300)):
+            if world.end is None:
+                world.step()
+        for _ in range(3000):
+            if world.end is None:
+                world.step(faults=False)
+        assert world.end is not None, (seed, world.slots, dict(world.job.driver.phases()))
+        ends[world.end] += 1
+    assert {0, 1, 137} <= set(ends), ends
