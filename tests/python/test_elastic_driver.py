@@ -101,7 +101,7 @@ def test_a_loss_while_an_epoch_starts():
     assert job.taken()[0] == Send(0, {"do": "end", "why": SHORT})
 
 
-SHORT = "there are 1 rank, and --min-np is 2; no --host-discovery-script finds others"
+SHORT = "1 rank can train, and --min-np is 2; no --host-discovery-script finds others"
 
 
 def test_an_error_that_is_no_loss():
@@ -285,7 +285,7 @@ def test_too_few():
     job.passes(599)
     assert job.taken() == []
     job.passes(1)
-    why = "after 600 s (--elastic-timeout) there are 1 rank, and --min-np is 2"
+    why = "after --elastic-timeout 600, 1 rank can train, and --min-np is 2"
     assert job.taken() == [Send(1, {"do": "end", "why": why})]
     job.does("exited", 1, 1)
     assert job.taken() == [End(5, 0)]

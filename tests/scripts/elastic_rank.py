@@ -3,8 +3,8 @@
     smddprun -np 3 --min-np 2 python elastic_rank.py FOLDER [what=K ...]
 
 It counts steps, each an allgather through smddprun, until FOLDER/stop exists. In FOLDER it notes
-its process id (pid.K of slot K) and the epochs that it was in (epochs.K). `what=K` has slot K do
-that: see main().
+its process id (pid.K of slot K) and the epochs that it was in (epochs.K). main() has what slot K
+does with `what=K`.
 """
 
 import base64
@@ -39,6 +39,10 @@ class Rank:
     def send(self, **message):
         self._socket.sendall(self._codec.encode(message))
 
+    def patience(self, seconds):
+        """How long gather() waits; next() waits for the others of the job."""
+        self._seconds = seconds
+
     def receive(self):
         while not self._messages:
             data = self._socket.recv(1 << 16)
@@ -47,9 +51,10 @@ class Rank:
             self._messages += self._codec.decode(data)
         return self._messages.pop(0)
 
-    def next(self):
+    def next(self, **more):
         """Whether there is an epoch for this rank; its place is self.place then."""
-        self.send(do="next", epoch=self.epoch)
+        self._socket.settimeout(LIMIT)
+        self.send(do="next", epoch=self.epoch, **more)
         while True:
             message = self.receive()
             if message["do"] == "epoch":
@@ -67,6 +72,7 @@ class Rank:
         """The values of all members."""
         self._gathers += 1
         data = base64.b64encode(json.dumps(value).encode()).decode()
+        self._socket.settimeout(self._seconds)
         self.send(do="gather", epoch=self.epoch, number=self._gathers, data=data)
         while True:
             message = self.receive()
@@ -96,6 +102,7 @@ def train(rank, folder):
 
 
 def main(folder, *does):
+    """What slot K does with `fails=K`, `forges=K` and so on; `fails=all` has all of them fail."""
     does = dict(word.split("=") for word in does)
     slot = os.environ["SMDDP_RENDEZVOUS_SLOT"]
     (folder / f"pid.{slot}").write_text(str(os.getpid()))
@@ -107,12 +114,17 @@ def main(folder, *does):
     if does.get("ignores") == slot:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    rank, ended = Rank(secret), False
-    while not ended and rank.next():
+    rank, ended, more = Rank(secret), False, {}
+    rank.patience(float(does.get("patience", LIMIT)))
+    while not ended and rank.next(**more):
+        more = {}
         try:
             ended = train(rank, folder)
         except Void as void:
             print(f"void: {void}", flush=True)
+        except TimeoutError:
+            print("a peer stands still", flush=True)
+            more = {"because": "error"}
     rank.send(do="bye")
     print(f"slot {slot} ends at step {rank.step}", flush=True)
 

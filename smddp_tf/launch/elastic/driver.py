@@ -157,14 +157,15 @@ class Driver:
         slot.phase, self._deaths = Phase.JOINED, 0
         return self._settled(now)
 
-    def asked(self, number: int, epoch: int, now: float) -> list[Action]:
-        """A slot has left this epoch, and asks for the next."""
+    def asked(self, number: int, epoch: int, now: float, because: str = "") -> list[Action]:
+        """A slot has left this epoch, and asks for the next; `because` of an error, if it knows."""
         slot = self._slots[number]
         if slot.phase is Phase.GONE:
             self._send(number, self._over or {"do": "end", "why": "this rank has left the job"})
             return self._settled(now)
         if slot.phase is Phase.RUNNING and epoch == self._epoch:
-            self._failed = self._failed or not self._updated
+            # Who has been told to ask may do so for another reason.
+            self._failed = self._failed or not self._updated or because == "error"
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")
         slot.phase = Phase.WAITING
@@ -433,12 +434,11 @@ class Driver:
     def _wait_for_ranks(self, ready: int, now: float) -> None:
         if self._short_since is None:
             self._short_since = now
-        few = f"{_counted(ready)}, and --min-np is {self._limits.least}"
+        few = f"{_counted(ready)} can train, and --min-np is {self._limits.least}"
         if not (self._limits.replaces or self._living(Phase.STARTING, Phase.JOINED)):
-            self._fail(f"there are {few}; no --host-discovery-script finds others", now)
+            self._fail(f"{few}; no --host-discovery-script finds others", now)
         elif now >= self._short_since + self._limits.timeout:
-            seconds = f"{self._limits.timeout:g} s (--elastic-timeout)"
-            self._fail(f"after {seconds} there are {few}", now)
+            self._fail(f"after --elastic-timeout {self._limits.timeout:g}, {few}", now)
 
     def _begin_epoch(self, chosen: list[int], leaving: list[int], now: float) -> None:
         new = [number for number in chosen if number not in self._members]
@@ -455,8 +455,10 @@ class Driver:
             place = {"epoch": self._epoch, "rank": rank, "size": len(chosen), "slots": chosen}
             self._send(number, {"do": "epoch", **place})
         joined = "" if first or not new else f", with slot {', '.join(map(str, new))}"
-        verb = "begin" if first else "go on"
-        self._say(f"{_counted(len(chosen))} {verb} as epoch {self._epoch}{joined}")
+        ranks = _counted(len(chosen)) + (" begin" if first else " go on")
+        if len(chosen) == 1:
+            ranks = "1 rank " + ("begins" if first else "goes on")
+        self._say(f"{ranks} as epoch {self._epoch}{joined}")
 
     # ---- discovery ------------------------------------------------------------------------------
 

@@ -93,7 +93,8 @@ class Job:
         driver, kind = self._driver, message["do"]
         event: Callable[[float], list[Action]]
         if kind == "next":
-            event = functools.partial(driver.asked, slot, int(message["epoch"]))
+            because = str(message.get("because", ""))
+            event = functools.partial(driver.asked, slot, int(message["epoch"]), because=because)
         elif kind == "gather":
             part = int(message["epoch"]), int(message["number"]), str(message["data"])
             event = functools.partial(driver.gather, slot, *part)
