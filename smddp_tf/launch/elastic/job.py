@@ -72,6 +72,7 @@ class Job:
         for number in (*_ENDING, *supervise.FOR_RANKS):
             if signal.getsignal(number) != signal.SIG_IGN:  # what nohup ignores stays ignored
                 self._loop.add_signal_handler(number, self._signalled, number)
+        self._loop.set_exception_handler(self._broken)
         self._happens(self._driver.begin)
         self._discover()
         try:
@@ -167,22 +168,34 @@ class Job:
                 del self._slots[number]
                 task = self._loop.create_task(self._exited(slot, code))
                 self._ending.add(task)
-                task.add_done_callback(self._ending.discard)
+                task.add_done_callback(self._has_ended)
+        wanted = None if self._discovery is None else self._discovery.answer()
+        if wanted is not None:
+            self._happens(functools.partial(self._driver.discovered, wanted))
         own = [slot.process_id for slot in self._slots.values()]
-        if self._discovery is not None:
-            wanted = self._discovery.answer()
-            if wanted is not None:
-                self._happens(functools.partial(self._driver.discovered, wanted))
-            own += self._discovery.process_ids
+        own += [] if self._discovery is None else self._discovery.process_ids
         supervise.reap_others(*own)
+
+    def _has_ended(self, task: asyncio.Task) -> None:
+        self._ending.discard(task)
+        if task.exception() is not None:
+            self._loop.call_exception_handler({"exception": task.exception()})
+
+    def _broken(self, _: Any, context: dict[str, Any]) -> None:
+        """A fault of smddprun's own: without this, asyncio would log it, and the job hang."""
+        error = context.get("exception")
+        if error is None or isinstance(error, OSError):  # of a connection
+            self._loop.default_exception_handler(context)
+        elif not self._outcome.done():
+            self._outcome.set_exception(error)
 
     async def _exited(self, slot: Slot, code: int) -> None:
         """Tells the driver of a slot's end when all that the rank had sent was taken."""
+        if code != 0:
+            slot.kill()  # what the rank had started, and the rank itself if mpirun was killed
         deadline = time.monotonic() + _LAST_WORDS_SECONDS
         while self._server.is_connected(slot.number) and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        if code != 0:
-            slot.kill()  # what the rank had started, and the rank itself if mpirun was killed
         await self._loop.run_in_executor(None, slot.finish)
         self._causes[slot.number] = slot.cause()
         self._happens(functools.partial(self._driver.exited, slot.number, code))
@@ -203,6 +216,9 @@ class Job:
         """Waits for mpiruns that were told to end their ranks; then kills what is left."""
         if self._discovery is not None:
             self._discovery.end()
+        if self._outcome.exception() is not None:
+            for slot in self._slots.values():
+                slot.signal(signal.SIGTERM)
         for seconds in (supervise.GRACE_SECONDS, _KILLED_SECONDS):
             deadline = time.monotonic() + seconds
             while (self._slots or self._ending) and time.monotonic() < deadline:

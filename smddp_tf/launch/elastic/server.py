@@ -1,8 +1,30 @@
 """The ranks' connections: signed messages over TCP on this machine's loopback interface.
 
-A rank connects, gets a nonce, and joins with its slot. It then asks and is told; the messages are
-those that job.py takes and driver.py sends. A frame that is not signed right, a message that is not
-understood or that the driver does not allow closes the connection.
+The server sends a nonce; then both sides send frames of signed.Codec. A frame that is not signed
+right, a message that is not understood or that the driver does not allow closes the connection. A
+connection that ends without "bye" is a loss. A rank sends:
+
+    {"do": "join", "slot": K}             the first message
+    {"do": "next", "epoch": E}            it has left epoch E (0: none yet) and asks for the next;
+                                          with "because": "error" if that is why, and it knows
+    {"do": "gather", "epoch": E, "number": I, "data": text}
+                                          its part of an allgather among the epoch's members
+    {"do": "fail", "epoch": E, "why": text}
+                                          it cannot start in this epoch, and leaves the job
+    {"do": "bye"}                         its training has ended well
+
+and receives:
+
+    {"do": "epoch", "epoch": E, "rank": R, "size": N, "slots": [K of each rank]}
+                                          to "next"
+    {"do": "same", "epoch": E}            to "next": it goes on in E, in which nothing has changed
+    {"do": "leave"}                       to "next": it is no longer wanted
+    {"do": "end", "why": text}            to "next": the job has failed
+    {"do": "gathered", "epoch": E, "number": I, "data": [text of each rank]}
+    {"do": "void", "epoch": E, "why": text}
+                                          a member of E was lost; it is to ask for the next
+    {"do": "update", "epoch": E}          others are to come or to leave; all members are to ask for
+                                          the next when they next commit
 """
 
 from __future__ import annotations

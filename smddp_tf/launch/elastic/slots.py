@@ -80,6 +80,8 @@ class Slot:
         for process in reaper.processes_with(*self._marks):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 os.kill(process, signal.SIGKILL)
+        if self.code() is None:
+            self._process.kill()
 
     def finish(self) -> None:
         """After mpirun's end: waits for a slow reader of our output, and removes its folder."""
