@@ -32,5 +32,9 @@ class InitError(RuntimeError):
     """``init()`` could not connect the ranks; the message gives the cause and the remedy."""
 
 
+class HostsUpdatedInterrupt(RuntimeError):
+    """Ranks are to join an elastic job or to leave it; ``elastic.run`` lets them. On all ranks."""
+
+
 class RanksDifferError(RuntimeError):
     """The ranks hold different weights or options; the message names them. Raised on all ranks."""

@@ -37,9 +37,14 @@ class Job:
     def said(self):
         return [one.text for one in self.actions if isinstance(one, Say)]
 
-    def joins(self, *slots):
+    def joins(self, *slots, beside=None):
+        """Slots connect, and are told how many ranks train already."""
         for slot in slots:
+            before = len(self.actions)
             self.does("joined", slot)
+            welcome = self.actions.pop(before)
+            size = welcome.message["size"] if beside is None else beside
+            assert welcome == Send(slot, {"do": "welcome", "size": size})
 
     def asks(self, epoch, *slots):
         for slot in slots:
@@ -65,7 +70,7 @@ def to(slots, do, epoch, **more):
 def begun(start, least=1, **limits):
     """A job whose first epoch has begun."""
     job = Job(start, least, **limits)
-    job.joins(*range(start))
+    job.joins(*range(start), beside=0)
     job.asks(0, *range(start))
     assert job.taken() == [Start(slot) for slot in range(start)] + epoch(1, *range(start))
     return job
@@ -138,7 +143,7 @@ def test_a_newcomer():
     job.does("discovered", 3)
     assert job.taken() == [Start(2)]
     job.does("discovered", 3)
-    job.joins(2)
+    job.joins(2, beside=2)
     assert job.taken() == []
     job.asks(0, 2)
     assert job.taken() == to([0, 1], "update", 1)

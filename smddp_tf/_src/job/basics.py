@@ -20,10 +20,38 @@ def is_initialized() -> bool:
     return bool(native.core().smddp_is_initialized())
 
 
-def _query(value: int) -> int:
+# The (rank, size) of a process that has come to an elastic job and waits to be let in.
+_expected: tuple[int, int] | None = None
+
+
+def expect(rank: int | None, size: int = 0) -> None:
+    """Has rank() and size() tell what this process will be; None: what it is."""
+    global _expected
+    _expected = None if rank is None else (rank, size)
+
+
+def is_expecting() -> bool:
+    """Whether rank() and size() tell what this process will be."""
+    return _expected is not None
+
+
+def _query(value: int, expected: int | None = None) -> int:
     if value < 0:
         raise NotInitializedError
-    return value
+    return value if expected is None else expected
+
+
+def _expected_rank() -> int | None:
+    return None if _expected is None else _expected[0]
+
+
+def _expected_size() -> int | None:
+    return None if _expected is None else _expected[1]
+
+
+def connected() -> tuple[int, int]:
+    """The rank and the number of ranks that this process is connected to, expected ones aside."""
+    return _query(native.core().smddp_rank()), _query(native.core().smddp_size())
 
 
 def rank() -> int:
@@ -36,7 +64,7 @@ def rank() -> int:
       ...     print("once, whatever the number of ranks")
       once, whatever the number of ranks
     """
-    return _query(native.core().smddp_rank())
+    return _query(native.core().smddp_rank(), _expected_rank())
 
 
 def size() -> int:
@@ -45,7 +73,7 @@ def size() -> int:
     Examples:
       >>> rate = 0.01 * hvd.size()  # the batch of all ranks is size() times as large
     """
-    return _query(native.core().smddp_size())
+    return _query(native.core().smddp_size(), _expected_size())
 
 
 def local_rank() -> int:
@@ -55,7 +83,7 @@ def local_rank() -> int:
       >>> 0 <= hvd.local_rank() < hvd.local_size()
       True
     """
-    return _query(native.core().smddp_local_rank())
+    return _query(native.core().smddp_local_rank(), _expected_rank())
 
 
 def local_size() -> int:
@@ -65,7 +93,7 @@ def local_size() -> int:
       >>> hvd.local_size() <= hvd.size()
       True
     """
-    return _query(native.core().smddp_local_size())
+    return _query(native.core().smddp_local_size(), _expected_size())
 
 
 def cross_rank() -> int:
@@ -98,11 +126,16 @@ def is_homogeneous() -> bool:
     return bool(_query(native.core().smddp_is_homogeneous()))
 
 
+def is_broken() -> bool:
+    """Whether a collective of the job has failed, so that all others of it fail."""
+    return bool(_query(native.core().smddp_is_broken()))
+
+
 def is_last_job() -> bool:
     """Whether no job of other ranks can follow this one in this process.
 
     MPI begins once in a process. If a script or mpi4py began it, shutdown() leaves it running, and
-    init() may connect other ranks.
+    init() may connect other ranks. So it may in an elastic job, which has no MPI.
     """
     return bool(_query(native.core().smddp_is_last_job()))
 

@@ -87,6 +87,13 @@ def commits_folder() -> str:
     return os.environ.get("SMDDP_COMMITS", "")
 
 
+def rendezvous() -> tuple[str, str, str]:
+    """SMDDP_RENDEZVOUS, which smddprun sets in elastic jobs, its secret and slot; "" in others."""
+    suffixes = ("", "_SECRET", "_SLOT")
+    address, secret, slot = (os.environ.get("SMDDP_RENDEZVOUS" + end, "") for end in suffixes)
+    return address, secret, slot
+
+
 def visible_gpus() -> str:
     """CUDA_VISIBLE_DEVICES, which a launcher may set for each rank; "" if it is not set."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._src.job import agreement, basics, config, native
+from smddp_tf._src.job import agreement, basics, config, native, rendezvous
 from smddp_tf._src.job.enums import Code
 from smddp_tf._src.job.process_sets import (
     ProcessSet,
@@ -46,7 +46,7 @@ def _install_exit_hooks() -> None:
     if not _exit_hooks_installed:
         _exit_hooks_installed = True
         sys.excepthook = _note_failure(sys.excepthook)
-        atexit.register(shutdown)
+        atexit.register(_end)
 
 
 def _refuse_child() -> None:
@@ -64,6 +64,95 @@ def _refuse_child() -> None:
 def _may_interrupt() -> int:
     """Whether SIGINT becomes KeyboardInterrupt, for which a wait in C++ must end."""
     return int(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+
+
+def _terms() -> list[bytes]:
+    """What init() compares. A rank that cannot start connects, to report that to the others."""
+    *terms, problem = agreement.terms()
+    return [text.encode() for text in (*terms, problem or native.misplaced())]
+
+
+def _check_start(code: int) -> None:
+    if code != Code.OK:
+        raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
+
+
+def _refuse_arguments(comm: Any, process_sets: Sequence[ProcessSet]) -> None:
+    remedy = "or start the job without --min-np, --max-np and --host-discovery-script"
+    if comm is not None:
+        raise ValueError(
+            "init(comm=...) is not available in an elastic job, whose ranks come and go; leave it "
+            f"out, {remedy}"
+        )
+    if process_sets:
+        raise ValueError(
+            "init(process_sets=[...]) is not available in an elastic job, whose ranks come and go; "
+            "call add_process_set() in the function that elastic.run decorates, which is called "
+            f"again with other ranks, {remedy}"
+        )
+
+
+def _begin_elastic() -> None:
+    """Joins the job's first epoch, or waits beside a job that has begun, as a job of one rank."""
+    connection = rendezvous.connection()
+    ranks = connection.running()
+    if ranks == 0:
+        _join_next(lost=False)
+        return
+    bootstrap = connection.bootstrap(rendezvous.Place(size=1))
+    _check_start(native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms()))
+    basics.expect(ranks, ranks + 1)
+
+
+def is_waiting() -> bool:
+    """Whether this process has come to an elastic job that trains, and is not one of it yet."""
+    return basics.is_expecting()
+
+
+def _join_next(lost: bool) -> bool:
+    """Joins the elastic job's next epoch; False if this one's ranks stay as they are.
+
+    A rank that is lost while the ranks connect leads to yet another epoch.
+
+    Raises:
+      InitError: the job is over, or this rank cannot start.
+      SystemExit: this rank is to leave the job.
+    """
+    connection = rendezvous.connection()
+    while True:
+        place = connection.next(lost)
+        if place.leaves:
+            raise SystemExit(0)
+        if not place.epoch:
+            return False
+        bootstrap = connection.bootstrap(place)
+        code = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
+        basics.expect(None)
+        if code != Code.REMOTE or not connection.is_void(seconds=0):
+            _check_start(code)
+            return True
+        lost = True
+
+
+def reconnect() -> bool:
+    """Leaves the elastic job's epoch, and goes on with the ranks of the next.
+
+    Returns:
+      Whether there is a next one. If not, no rank was lost and none is to come, and this rank is in
+      no job any more.
+
+    Raises:
+      InitError: the job is over, or this rank cannot start.
+      SystemExit: this rank is to leave the job.
+    """
+    with _init_lock:
+        lost = basics.is_initialized() and basics.is_broken()
+        _leave(failed=False)
+        if not _join_next(lost):
+            return False
+        config.mark_rank()
+        native.core().smddp_ask_before_interrupts(_may_interrupt)
+        return True
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -106,19 +195,20 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         wanted = validate_process_sets(process_sets)
         _refuse_child()
 
-        # A rank that cannot start still connects, to report its problem to the others.
-        *terms, problem = agreement.terms()
-        told = [text.encode() for text in (*terms, problem or native.misplaced())]
-        code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *told)
-        if code != Code.OK:
-            raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
-        if basics.mpi_enabled():
+        if rendezvous.is_elastic():
+            _refuse_arguments(comm, wanted)
+            _begin_elastic()
+        else:
+            code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *_terms())
+            _check_start(code)
+        if basics.mpi_enabled() or rendezvous.is_elastic():
             config.mark_rank()
 
         _install_exit_hooks()
         native.core().smddp_ask_before_interrupts(_may_interrupt)
-        text = ", ".join(str(process_set.ranks) for process_set in wanted)
-        check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
+        if not rendezvous.is_elastic():
+            text = ", ".join(str(process_set.ranks) for process_set in wanted)
+            check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
         for process_set in wanted:
             add_process_set(process_set)
 
@@ -135,9 +225,20 @@ def shutdown() -> None:
       >>> hvd.is_initialized()
       False
     """
+    _leave(_failed)
+
+
+def _leave(failed: bool) -> None:
     for process_set in list(added_sets.values()):
         process_set._invalidate()
     added_sets.clear()
-    native.core().smddp_shutdown(int(_failed))
+    native.core().smddp_shutdown(int(failed))
     native.core().smddp_ask_before_interrupts(None)
     config.unmark_rank()
+
+
+def _end() -> None:
+    """Runs as the process ends."""
+    shutdown()
+    if rendezvous.is_elastic() and not _failed:
+        rendezvous.connection().finish()

@@ -256,9 +256,9 @@ def check_process_set(process_set: Any) -> ProcessGroup:
       ValueError: it is not a ProcessSet, is not in the job, or does not include this rank.
       NotInitializedError: init() was not called.
     """
-    ranks = basics.size()
+    rank, ranks = basics.connected()
     if process_set is global_process_set:
-        return ProcessGroup(0, basics.rank(), range(ranks), basics.is_last_job())
+        return ProcessGroup(0, rank, range(ranks), basics.is_last_job())
     require_process_set(process_set)
     if process_set.process_set_id is None:
         raise ValueError(

@@ -1,7 +1,8 @@
-"""Horovod's elastic API: trainings that go on from their last commit when the job starts again.
+"""Horovod's elastic API: trainings that go on when ranks are lost, join or leave.
 
-The ranks of a job are fixed, so a job in which one dies fails. ``smddprun --max-restarts N`` starts
-it again, and its states are then what they were at the last commit(). See docs/elastic.md.
+``smddprun -np 4 --min-np 2`` starts an elastic job, whose ranks go on in their own processes. In
+other jobs a lost rank ends all, and ``smddprun --max-restarts N`` starts them again from the last
+commit(). See docs/elastic.md.
 
 Examples:
   >>> state = hvd.elastic.ObjectState(epoch=0)
@@ -15,8 +16,10 @@ from smddp_tf.keras.elastic._callbacks import (
     CommitStateCallback,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
+    UpdateSamplesStateCallback,
 )
 from smddp_tf.keras.elastic._run import run
+from smddp_tf.keras.elastic._samples import Samples
 from smddp_tf.keras.elastic._state import (
     KerasState,
     ObjectState,
@@ -29,10 +32,12 @@ __all__ = [
     "CommitStateCallback",
     "KerasState",
     "ObjectState",
+    "Samples",
     "State",
     "TensorFlowKerasState",
     "TensorFlowState",
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
+    "UpdateSamplesStateCallback",
     "run",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from smddp_tf.keras.callbacks._base import Callback
+from smddp_tf.keras.elastic._samples import Samples
 from smddp_tf.keras.elastic._state import State
 
 
@@ -164,3 +165,45 @@ class UpdateEpochStateCallback(_Counter):
         del logs
         if self._first is None:
             self._first = epoch
+
+
+class UpdateSamplesStateCallback(_Counter):
+    """Moves the position of `state.samples` past the samples that fit() has trained on.
+
+    A batch of fit() has to be a step of the samples, and it trains to the end of the epoch::
+
+        parts = state.samples.parts()
+        batches = ((x[part], y[part]) for part in parts)
+        model.fit(batches, steps_per_epoch=len(parts), callbacks=[...])
+
+    Args:
+      state: a state with an attribute `samples`, an hvd.elastic.Samples.
+
+    Raises:
+      TypeError: not a state.
+      ValueError: it has no `samples`.
+    """
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state, "samples")
+        self._moved = 0  # steps of this fit()
+
+    def _samples(self) -> Samples:
+        return getattr(self.state, "samples")  # noqa: B009
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        """Counts from where the samples are."""
+        del logs
+        self._moved = 0
+
+    def note_batch(self, batch: int) -> None:
+        """Batch number `batch` of this fit() is done."""
+        self._samples().advance(batch + 1 - self._moved)
+        self._moved = batch + 1
+
+    def note_epoch(self, epoch: int) -> None:
+        """An epoch is done."""
+        del epoch
+        if self._moved:
+            self._samples().end_epoch()
+        self._moved = 0

@@ -1,4 +1,4 @@
-"""run(): a training that begins with its last commit."""
+"""run(): a training that goes on when ranks are lost, come or leave."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from smddp_tf._src.collectives.barrier import barrier
-from smddp_tf._src.collectives.objects import broadcast_object
-from smddp_tf._src.job import basics
+from smddp_tf._src.collectives.objects import allgather_object, broadcast_object
+from smddp_tf._src.job import basics, rendezvous
+from smddp_tf._src.job.job import is_waiting, reconnect
+from smddp_tf.errors import HostsUpdatedInterrupt
 from smddp_tf.keras.elastic._state import State
 
 
@@ -27,7 +29,8 @@ def _resume(state: State) -> bool:
 
 
 def _warn_if_forgotten(state: State) -> None:
-    if not state.is_kept() and basics.size() > 1 and basics.rank() == 0:
+    forgets = not (state.is_kept() or rendezvous.is_elastic())
+    if forgets and basics.size() > 1 and basics.rank() == 0:
         warnings.warn(
             "commits of the elastic state stay in memory, so a job that fails begins anew: start "
             "it with `smddprun --max-restarts N`, or name a folder in SMDDP_COMMITS",
@@ -36,17 +39,73 @@ def _warn_if_forgotten(state: State) -> None:
         )
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a training, so that a restarted job goes on from its last commit.
+def _take_up(state: State) -> None:
+    """Gives all ranks the state of the one with most commits, or the last commit's of a job before.
 
-    The decorated function takes the state first. When it is called, rank 0 takes up the last commit
-    of the job before, if that failed, and gives its state to all ranks. If there was a commit, the
-    state's reset callbacks run. Then the function is called. An error in it ends the rank, and so
-    the job, which ``smddprun --max-restarts N`` starts again. When it has returned on all ranks,
-    the commit is removed.
+    Newcomers call it together with the ranks that were there.
+    """
+    commits = allgather_object(state.commits, name="elastic commits")
+    resumed = not any(commits) and _resume(state)
+    state.source = commits.index(max(commits))
+    state.sync()
+    state.commits = max(commits)
+    if resumed:
+        state.on_reset()
+        state.save()
+
+
+def _go_on(failure: Exception) -> None:
+    """Joins the job's next epoch; raises the failure if there is none."""
+    if not (rendezvous.is_elastic() and reconnect()):
+        raise failure
+
+
+def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
+    """Calls func until it returns, each time with the ranks that are there."""
+    counters = len(state.counters)
+    changed = False
+    if is_waiting():
+        reconnect()
+    while True:
+        try:
+            if changed:
+                state.on_reset()
+            _take_up(state)
+            result = func(state, *args, **kwargs)
+            if basics.is_initialized():
+                barrier()  # a rank that fails at the very end still finds the commit
+        except HostsUpdatedInterrupt as interrupt:
+            _go_on(interrupt)
+        except Exception as failure:
+            # TensorFlow's exceptions are of many classes, so the job is asked, not they.
+            if not basics.is_initialized() or not basics.is_broken():
+                raise
+            _go_on(failure)
+            state.restore()
+        else:
+            return result
+        changed = True
+        del state.counters[counters:]  # those of callbacks that func makes anew
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a training, so that it goes on from its last commit when ranks are lost.
+
+    The decorated function takes the state first. When it is called, all ranks get the state of
+    rank 0. If a job before has failed, this is its last commit. Then the function is called.
+
+    In an elastic job (``smddprun -np 4 --min-np 2``), ranks may be lost, join or leave. The others
+    stay in their processes: they go back to the last commit if a rank was lost, call the state's
+    reset callbacks, give their state to all ranks, and call the function again. In other jobs, and
+    after other errors, an error in the function ends the rank, and so the job, which
+    ``smddprun --max-restarts N`` starts again.
+
+    When the function has returned on all ranks, the commit is removed.
 
     Args:
-      func: a function whose first argument is a state, of KerasState, say.
+      func: a function whose first argument is a state, of KerasState, say. It has to go on from
+        what the state says, and to take everything else that depends on the ranks from hvd.rank()
+        and hvd.size() when it is called.
 
     Returns:
       The decorated function, which returns what func returns.
@@ -54,6 +113,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Raises:
       TypeError: the first argument of a call is not a state.
       ValueError: the last commit cannot be read, or is of another model; raised on all ranks.
+      InitError: too few ranks are left.
     """
 
     @functools.wraps(func)
@@ -64,14 +124,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
                 "elastic.run takes a state first, such as hvd.elastic.TensorFlowKerasState"
             )
         _warn_if_forgotten(state)
-        resumed = _resume(state)
-        state.sync()
-        if resumed:
-            state.on_reset()
-            state.save()
-        result = func(state, *args, **kwargs)
+        result = _train(func, state, args, kwargs)
         if basics.is_initialized():
-            barrier()  # a rank that fails at the very end still finds the commit
             state.finish()
         return result
 

@@ -7,12 +7,15 @@ import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from smddp_tf._src.collectives.allreduce import allreduce
 from smddp_tf._src.collectives.objects import broadcast_object
 from smddp_tf._src.collectives.variables import broadcast_
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.job import basics
+from smddp_tf._src.job import basics, rendezvous
+from smddp_tf._src.job.reduce_op import Max
 from smddp_tf._src.state import share
 from smddp_tf._src.types import Variable
+from smddp_tf.errors import HostsUpdatedInterrupt
 from smddp_tf.keras.callbacks._base import training_state
 from smddp_tf.keras.elastic._commits import Commit, Commits
 
@@ -27,11 +30,14 @@ class State:
     def __init__(self) -> None:
         self._reset_callbacks: list[Any] = []
         self.counters: list[Any] = []  # callbacks that keep attributes up to date
+        self.commits = 0  # how many there were, in earlier processes of the job too
+        self.source = 0  # the rank whose state sync() gives to all
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
-        """Adds functions that run() calls when a restarted job has taken up the last commit.
+        """Adds functions that run() calls when the ranks have changed, or the job has restarted.
 
-        They adapt what depends on the number of ranks, such as a learning rate.
+        They adapt what depends on the number of ranks, such as a learning rate. Call no collectives
+        in them: ranks that have just joined an elastic job do not call them.
         """
         self._reset_callbacks.extend(callbacks)
 
@@ -45,12 +51,22 @@ class State:
         """For who derives from this: called before the reset callbacks."""
 
     def commit(self) -> None:
-        """Same as save()."""
+        """Same as save(), and check_host_updates()."""
         self.save()
+        self.commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Does nothing: the hosts of a job are fixed."""
+        """Lets ranks join or leave an elastic job here. Collective: all ranks call it together.
+
+        Raises:
+          HostsUpdatedInterrupt: some are to. It is raised on all ranks; run() handles it.
+        """
+        if not rendezvous.is_elastic() or not basics.is_initialized():
+            return
+        own = tf.constant(int(rendezvous.connection().is_updated()))
+        if int(allreduce(own, op=Max, name="elastic updates")):
+            raise HostsUpdatedInterrupt("ranks are to join or to leave this job")
 
     def save(self) -> None:
         """Remembers the state in memory."""
@@ -108,7 +124,7 @@ class ObjectState(State):
         """Goes back to what _kept() returned."""
 
     def _send_kept(self) -> None:
-        """Gives all ranks that of rank 0."""
+        """Gives all ranks that of the rank `source`."""
 
     def _set(self, objects: dict[str, Any]) -> None:
         for name, value in objects.items():
@@ -139,8 +155,16 @@ class ObjectState(State):
         ``smddprun --max-restarts``, or the variable SMDDP_COMMITS, asks for that; the others do not
         wait. If it cannot be written, a warning says so. It costs a copy of all values, so commit
         as seldom as the steps in between are worth.
+
+        Raises:
+          HostsUpdatedInterrupt: as check_host_updates(), which it calls.
         """
-        super().commit()
+        self.save()
+        self.commits += 1
+        self._write()
+        self.check_host_updates()
+
+    def _write(self) -> None:
         if self.is_kept() and basics.rank() == 0:
             names = [variable.name for variable, _ in self._saved]
             values = [value for _, value in self._saved]
@@ -150,10 +174,10 @@ class ObjectState(State):
             self._commits.write(Commit(names, values, objects))
 
     def sync(self) -> None:
-        """Gives all ranks the state of rank 0, and remembers it."""
+        """Gives all ranks the state of one, which is rank 0 at first, and remembers it."""
         self._send_kept()
-        broadcast_(self._variables(), 0, "elastic state")
-        self._set(broadcast_object(self._objects(), 0, name="elastic objects"))
+        broadcast_(self._variables(), self.source, "elastic state")
+        self._set(broadcast_object(self._objects(), self.source, name="elastic objects"))
         self.save()
 
     def resume(self) -> bool:
@@ -261,7 +285,7 @@ class TensorFlowKerasState(ObjectState):
         share.restore(share.layers_of(self.model), kept)
 
     def _send_kept(self) -> None:
-        share.send(share.layers_of(self.model), 0)
+        share.send(share.layers_of(self.model), self.source)
 
 
 class KerasState(TensorFlowKerasState):

@@ -155,6 +155,8 @@ class Driver:
         if slot is None or slot.phase is not Phase.STARTING:
             raise ValueError(f"slot {number} has no process that is to join")
         slot.phase, self._deaths = Phase.JOINED, 0
+        # Until it is let in, a newcomer says that it is the rank after these.
+        self._send(number, {"do": "welcome", "size": len(self._old())})
         return self._settled(now)
 
     def asked(self, number: int, epoch: int, now: float, because: str = "") -> list[Action]:

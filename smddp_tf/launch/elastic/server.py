@@ -121,8 +121,8 @@ class Server:
         writer.write(nonce)
         # What is not a rank of this job must not be able to keep a connection.
         slot, messages = await asyncio.wait_for(self._join(reader, codec), _JOIN_SECONDS)
-        self._receiver.joined(slot)
         self._connections[slot] = writer, codec
+        self._receiver.joined(slot)
         while True:
             for message in messages:
                 self._receiver.received(slot, message)

@@ -1,0 +1,75 @@
+"""Elastic jobs: ranks are killed and replaced, the others go on, nothing counts twice."""
+
+import json
+import os
+import sys
+
+import launcher
+import pytest
+
+SCRIPT = launcher.ROOT / "tests/scripts/elastic_ranks.py"
+WITH_MPIRUN = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}"}
+HOSTS = "#!/bin/sh\necho localhost:3\n"
+
+
+def train(tmp_path, *words, options=(), python=None):
+    """(exit code, output, what the ranks that ended well have left, by slot) of the script."""
+    command = [sys.executable, "-m", "smddp_tf.launch", "-np", 3, "--min-np", 1, *options]
+    command += [*launcher.warm_python(python, WITH_MPIRUN), SCRIPT, tmp_path, *words]
+    code, output, timed_out = launcher.run_command(command, timeout=200, env=WITH_MPIRUN)
+    assert not timed_out, output[-6000:]
+    results = tmp_path / "results"
+    lines = results.read_text().splitlines() if results.exists() else []
+    return code, output, {one["slot"]: one for one in map(json.loads, lines)}
+
+
+def test_a_rank_is_killed(tmp_path):
+    """The others go on in their processes, without a second trace; each sample counts once."""
+    code, output, found = train(tmp_path, "loop", "1@7")
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [0, 2], output[-6000:]
+    assert all(one["once"] and one["traces"] == 1 for one in found.values()), found
+    assert [one["sizes"] for one in found.values()] == [[3, 2], [3, 2]]
+    assert "last collectives" not in output
+
+
+def test_one_rank_is_left(tmp_path):
+    """Rank 0 is killed, and in the step after it one more."""
+    code, output, found = train(tmp_path, "loop", "0@7", "2@8")
+    assert code == 0, output[-6000:]
+    assert list(found) == [1], output[-6000:]
+    assert found[1]["once"], found
+    assert found[1]["traces"] == 1
+    assert found[1]["sizes"] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("how", "python"), [("fit", "tf2.15"), ("samples", "tf2.21")], indirect=["python"]
+)
+def test_a_killed_rank_is_replaced(tmp_path, how, python):
+    """fit() has the weights of one process at the end: one rank killed, one come."""
+    script = tmp_path / "hosts.sh"
+    script.write_text(HOSTS)
+    script.chmod(0o755)
+    options = ["--host-discovery-script", script]
+    code, output, found = train(tmp_path, how, "0@7", "3+9", options=options, python=python)
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [1, 2, 3], output[-6000:]
+    assert all(one["error"] < 1e-6 for one in found.values()), found
+    assert found[1]["sizes"] == found[2]["sizes"] == [3, 2, 3]
+    assert found[1]["resets"] == [2, 3]
+    assert found[3]["sizes"] == [3]
+    assert found[3]["resets"] == []
+    assert found[3]["first"] == [2, 3], "a newcomer is not rank 0 while it waits"
+
+
+def test_a_fault_of_the_script(tmp_path):
+    """Where one rank raises, the others go on; where all do, the job ends with its traceback."""
+    code, output, found = train(tmp_path, "loop", "2!7")
+    assert code == 0, output[-6000:]
+    assert [one["sizes"] for one in found.values()] == [[3, 2], [3, 2]]
+    assert "a fault of the script in step 7" in output
+    code, output, found = train(tmp_path, "loop", "all!7")
+    assert code != 0
+    assert "a fault of the script in step 7" in output
+    assert "go on as epoch" not in output, output[-6000:]

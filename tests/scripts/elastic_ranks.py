@@ -1,0 +1,168 @@
+"""An elastic training whose ranks are killed while it runs.
+
+    smddprun -np 3 --min-np 2 python tests/scripts/elastic_ranks.py FOLDER loop 1@7 3+9
+
+In slot 1 the process ends itself with SIGKILL before step 7, and the ranks wait before step 9 until
+there are three of them. With 1!7 that process raises an exception, with all!7 every one does. Each
+rank that ends well leaves a line of JSON in FOLDER.
+
+`loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
+and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
+process.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import smddp_tf.keras as hvd
+
+EPOCHS, BATCHES, BATCH = 4, 5, 12
+STEPS = EPOCHS * BATCHES
+folder, how, plan = pathlib.Path(sys.argv[1]), sys.argv[2], set(sys.argv[3:])
+slot = int(os.environ["SMDDP_RENDEZVOUS_SLOT"])
+sizes, resets = [], []
+
+
+def before_step(state, step):
+    if f"{slot}@{step}" in plan:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if {f"{slot}!{step}", f"all!{step}"} & plan:
+        raise RuntimeError(f"a fault of the script in step {step}")
+    end = time.monotonic() + 100
+    while f"{hvd.size() + 1}+{step}" in plan and time.monotonic() < end:
+        state.check_host_updates()
+        time.sleep(0.05)
+
+
+def part(values):
+    """This rank's part of a global batch."""
+    each = len(values) // hvd.size()
+    return values[hvd.rank() * each : (hvd.rank() + 1) * each]
+
+
+def sum_numbers():
+    total = tf.Variable(tf.zeros([3], tf.int64))
+    traces = []
+
+    @tf.function(input_signature=[tf.TensorSpec([None], tf.int64)])
+    def add(samples):
+        traces.append(1)
+        ones = tf.ones_like(samples)
+        sums = tf.stack([tf.reduce_sum(s) for s in (ones, samples, samples**2)])
+        total.assign_add(hvd.allreduce(sums, op=hvd.Sum))
+
+    @hvd.elastic.run
+    def train(state):
+        sizes.append(hvd.size())
+        while state.samples.epoch < EPOCHS:
+            for mine in state.samples.batches():
+                before_step(state, state.step)
+                add(mine)
+                state.step += 1
+                if state.step % 3 == 0:
+                    state.commit()
+
+    samples = hvd.elastic.Samples(BATCHES * BATCH - 5, BATCH)
+    train(hvd.elastic.TensorFlowState([total], step=0, samples=samples))
+    every = np.arange(samples.count)
+    sums = EPOCHS * np.array([len(every), every.sum(), (every**2).sum()])
+    once = total.numpy().tolist() == sums.tolist()
+    return {"once": once, "traces": len(traces)}
+
+
+def make_model():
+    tf.keras.utils.set_random_seed(3)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(3, "tanh"), tf.keras.layers.Dense(1)])
+    model.build([None, 5])
+    return model
+
+
+def data():
+    x = np.random.default_rng(5).normal(size=[BATCHES * BATCH, 5]).astype("float32")
+    return x, x.sum(1, keepdims=True)
+
+
+class Watch(tf.keras.callbacks.Callback):
+    """Kills or waits before a batch."""
+
+    def __init__(self, state, step):
+        super().__init__()
+        self.state, self.step = state, step
+
+    def on_train_batch_begin(self, batch, logs=None):
+        before_step(self.state, self.step())
+
+
+def compiled(**objects):
+    model = make_model()
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.01)), "mse")
+    state = hvd.elastic.KerasState(model, **objects)
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+    return model, state
+
+
+def fit():
+    model, state = compiled(epoch=0, batch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        sizes.append(hvd.size())
+        callbacks = [  # made anew each time, as scripts do
+            Watch(state, lambda: state.epoch * BATCHES + state.batch),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
+        ]
+        while state.epoch < EPOCHS:
+            batches = [part(array.reshape(BATCHES, BATCH, -1).swapaxes(0, 1)) for array in data()]
+            x, y = (np.concatenate(part.swapaxes(0, 1)) for part in batches)
+            mine = tf.data.Dataset.from_tensor_slices((x, y)).batch(BATCH // hvd.size())
+            model.fit(mine.skip(state.batch), epochs=1, callbacks=callbacks, verbose=0)
+
+    train(state)
+    return compared(model)
+
+
+def fit_samples():
+    model, state = compiled(samples=hvd.elastic.Samples(BATCHES * BATCH, BATCH, shuffle=False))
+    x, y = data()
+
+    @hvd.elastic.run
+    def train(state):
+        sizes.append(hvd.size())
+        callbacks = [
+            Watch(state, lambda: state.samples.epoch * BATCHES + state.samples.position // BATCH),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
+            hvd.elastic.UpdateSamplesStateCallback(state),
+        ]
+        while state.samples.epoch < EPOCHS:
+            parts = state.samples.parts()
+            mine = ((x[part], y[part]) for part in parts)
+            model.fit(mine, steps_per_epoch=len(parts), callbacks=callbacks, verbose=0)
+
+    train(state)
+    return compared(model)
+
+
+def compared(model):
+    alone = make_model()
+    alone.compile(tf.keras.optimizers.Adam(0.01), "mse")
+    alone.fit(*data(), batch_size=BATCH, epochs=EPOCHS, shuffle=False, verbose=0)
+    both = zip(model.weights, alone.weights, strict=True)
+    return {"error": max(float(np.abs(one.numpy() - other.numpy()).max()) for one, other in both)}
+
+
+hvd.init()
+first = [hvd.rank(), hvd.size()]
+assert hvd.broadcast_object(slot, 0) is not None  # a newcomer is not let in yet, and alone
+result = {"loop": sum_numbers, "fit": fit, "samples": fit_samples}[how]()
+place = {"slot": slot, "first": first, "rank": hvd.rank(), "sizes": sizes, "resets": resets}
+with open(folder / "results", "a") as results:
+    results.write(json.dumps({**place, **result}) + "\n")
