@@ -15,6 +15,8 @@ connection that ends without "bye" is a loss. A rank sends:
 
 and receives:
 
+    {"do": "welcome", "size": N}          to "join": so many ranks train already; if there are any,
+                                          it waits beside them until it asks
     {"do": "epoch", "epoch": E, "rank": R, "size": N, "slots": [K of each rank]}
                                           to "next"
     {"do": "same", "epoch": E}            to "next": it goes on in E, in which nothing has changed
