@@ -246,6 +246,23 @@ def test_the_end():
     assert job.taken() == [End(0)]
 
 
+def test_a_bye_and_an_exit_code():
+    """A script that calls sys.exit(3) says bye too; that is a loss after all."""
+    job = begun(3, 2)
+    job.does("bye", 1)
+    job.does("exited", 1, 3)
+    why = "rank 1 (slot 1) ended with exit code 3"
+    assert job.said() == [why]
+    assert job.taken() == to([0, 2], "void", 1, why=why)
+    job.asks(1, 0, 2)
+    assert job.taken() == epoch(2, 0, 2)
+    for slot in (0, 2):
+        job.does("bye", slot)
+    job.does("exited", 2, 4)
+    job.does("exited", 0, 3)
+    assert job.taken() == [End(4, 2)]
+
+
 def test_newcomers_at_the_end():
     """Those that wait are told to leave, those that start are killed; none is started."""
     job = begun(2, replaces=True)
@@ -475,6 +492,8 @@ class World:
 
     def exits(self, slot, code):
         self.slots.pop(slot)
+        if code:
+            self.finished.discard(slot)
         self.job.does("exited", slot, code)
         self.obeys()
 
@@ -497,7 +516,8 @@ class World:
             self.slots[slot] = "left"
             self.job.does("bye", slot)
         elif doing in ("left", "dead"):
-            self.exits(slot, 0 if doing == "left" else self.random.choice([0, 1, 137]))
+            codes = [0, 0, 0, 3] if doing == "left" else [0, 1, 137]
+            self.exits(slot, self.random.choice(codes))
         self.obeys()
 
     def runs(self, slot, faults, rank):

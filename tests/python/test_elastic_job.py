@@ -247,6 +247,26 @@ def test_a_wrong_secret(tmp_path):
     assert "[1] ConnectionError: smddprun has closed the connection\n" in output
 
 
+def test_two_processes_of_a_slot(tmp_path):
+    """A child has its parent's environment; it is refused, and the parent goes on."""
+    with Job(tmp_path, "-np", 2, "--min-np", 1, does=["twin=1"]) as job:
+        job.reaches(1, [0, 1])
+        job.stops()
+        output = job.ends(0)
+    assert "[1] the twin is refused\n" in output
+    assert "ValueError: slot 1 is connected already\n" in output
+
+
+@pytest.mark.parametrize(("who", "code"), [("1", 0), ("all", 3)])
+def test_exit_codes_after_the_training(tmp_path, who, code):
+    """One rank that ends well is enough; if there is none, the job has failed."""
+    with Job(tmp_path, "-np", 2, "--min-np", 1, does=[f"exits={who}"]) as job:
+        job.reaches(1, [0, 1])
+        job.stops()
+        output = job.ends(code)
+    assert "smddprun: rank 1 (slot 1) ended with exit code 3\n" in output
+
+
 def test_a_script_that_fails(tmp_path):
     """On all ranks: the job starts again as often as it may, and its traceback comes last."""
     words = ["-np", 2, "--min-np", 1, "--max-restarts", 1]

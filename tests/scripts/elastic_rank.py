@@ -115,6 +115,12 @@ def main(folder, *does):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     rank, ended, more = Rank(secret), False, {}
+    if does.get("twin") == slot:
+        twin = Rank(secret)
+        try:
+            twin.receive()
+        except ConnectionError:
+            print("the twin is refused", flush=True)
     rank.patience(float(does.get("patience", LIMIT)))
     while not ended and rank.next(**more):
         more = {}
@@ -127,6 +133,8 @@ def main(folder, *does):
             more = {"because": "error"}
     rank.send(do="bye")
     print(f"slot {slot} ends at step {rank.step}", flush=True)
+    if does.get("exits") in (slot, "all"):
+        sys.exit(3)
 
 
 if __name__ == "__main__":

@@ -125,9 +125,8 @@ class Driver:
         self._forget_epoch()
         self._lost: dict[int, int] = {}  # slot -> exit code, of losses since it began
         self._short_since: float | None = None  # fewer than `least` ranks have asked
-        self._finishing = False  # a member's training has ended
+        self._finished: set[int] = set()  # slots that have ended well, as far as is known
         self._over: dict[str, Any] | None = None  # the answer to whoever asks when the job is over
-        self._well = False  # the job has succeeded
         self._ended = False
         self._wanted: int | None = None  # ranks, as discovery says
         self._deaths = 0  # slots in a row that died before they joined
@@ -193,13 +192,12 @@ class Driver:
         return self._settled(now)
 
     def bye(self, number: int, now: float) -> list[Action]:
-        """A slot's training has ended well."""
+        """A slot's training has ended well; its exit code may say otherwise soon."""
         slot = self._slots[number]
         if slot.phase in _LIVING:
             slot.phase = Phase.FINISHED
-            if number in self._members:
-                self._finishing = True
-            self._well = self._well or not self._epoch or self._finishing
+            if number in self._members or not self._epoch:
+                self._finished.add(number)
         return self._settled(now)
 
     def disconnected(self, number: int, now: float) -> list[Action]:
@@ -212,7 +210,8 @@ class Driver:
     def exited(self, number: int, code: int, now: float) -> list[Action]:
         """A slot's mpirun has ended."""
         slot = self._slots[number]
-        if slot.phase in _LIVING:
+        if slot.phase in _LIVING or (code and number in self._finished):
+            self._finished.discard(number)
             self._lose(slot, f"ended with exit code {code}", now)
         if number in self._lost:
             self._lost[number] = code
@@ -240,6 +239,11 @@ class Driver:
         if self._lacks():
             times.append(self._start_after)
         return min(times, default=math.inf)
+
+    @property
+    def _finishing(self) -> bool:
+        """Whether a member's training has ended: then the others only have to end too."""
+        return bool(self._epoch and self._finished)
 
     # ---- what follows ---------------------------------------------------------------------------
 
@@ -311,7 +315,6 @@ class Driver:
         if slot.number in self._members or not self._epoch:
             self._lost[slot.number] = 0
         slot.phase, slot.kill_at = Phase.GONE, now + EXIT_SECONDS
-        # When training has ended somewhere, the others only have to end too.
         if slot.number in self._members and not self._finishing:
             self._make_void(f"{name} {what}")
 
@@ -363,7 +366,7 @@ class Driver:
         """Whether the job is over because no member lives."""
         if self._old() if self._epoch else self._living(*_LIVING):
             return
-        if self._well:
+        if self._finished:
             self._finish({"do": "leave"}, now)
         elif self._lost:
             self._fail("all ranks were lost", now)
@@ -391,7 +394,7 @@ class Driver:
             self._ended = True
             failures = [(code, slot) for slot, code in self._lost.items() if code]
             end = End(*failures[0]) if failures else End(1)
-            self._actions.append(End(0) if self._well else end)
+            self._actions.append(End(0) if self._finished else end)
 
     # ---- epochs ---------------------------------------------------------------------------------
 
@@ -451,7 +454,8 @@ class Driver:
         self._epoch, self._members = self._epoch + 1, chosen
         self._forget_epoch()
         self._lost.clear()
-        self._well = self._finishing
+        if first:
+            self._finished.clear()
         for rank, number in enumerate(chosen):
             self._slots[number].phase = Phase.RUNNING
             place = {"epoch": self._epoch, "rank": rank, "size": len(chosen), "slots": chosen}

@@ -11,7 +11,7 @@ connection that ends without "bye" is a loss. A rank sends:
                                           its part of an allgather among the epoch's members
     {"do": "fail", "epoch": E, "why": text}
                                           it cannot start in this epoch, and leaves the job
-    {"do": "bye"}                         its training has ended well
+    {"do": "bye"}                         it ends well, unless its exit code says otherwise
 
 and receives:
 
@@ -123,6 +123,8 @@ class Server:
         writer.write(nonce)
         # What is not a rank of this job must not be able to keep a connection.
         slot, messages = await asyncio.wait_for(self._join(reader, codec), _JOIN_SECONDS)
+        if slot in self._connections:  # a child of the rank, say, which has its environment
+            raise ValueError(f"slot {slot} is connected already")
         self._connections[slot] = writer, codec
         self._receiver.joined(slot)
         while True:
