@@ -486,6 +486,7 @@ class Driver:
         if self._epoch:
             room = int(min(max(0, self._most() - len(old)), len(newcomers)))
             for number in newcomers[room:]:
+                self._say(f"{self._name(number)} leaves: no more ranks are wanted")
                 self._dismiss(number, {"do": "leave"}, now)
             changes = room or len(old) > self._most()
             if changes and not (self._void or self._updated or self._finishing):

@@ -81,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser, number: Callable, from_zero: Ca
         "--fence-after",
         type=_seconds,
         metavar="S",
-        help="kill a rank that is silent so long when another was lost; default: 60",
+        help="kill a rank that is silent so long while others wait to go on; default: 60",
     )
     add(
         "--reset-limit",
