@@ -168,11 +168,6 @@ def adopt_orphans() -> None:
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def end_with_parent() -> None:
-    """In a launcher, before it begins: it ends with us, even if we are killed."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
 @contextlib.contextmanager
 def kept(job: str) -> Iterator:
     """Has another process end the job's ranks on this machine if this one is killed meanwhile."""
@@ -212,7 +207,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], tagged: bool) -
 
     def in_launcher() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        end_with_parent()
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # it ends with us, even if we are killed
 
     try:
         process = subprocess.Popen(

@@ -50,9 +50,10 @@ class Slot:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                # A terminal's Ctrl-C reaches smddprun alone, which then ends the ranks.
+                # A terminal's Ctrl-C reaches smddprun alone, which then ends the ranks. If smddprun
+                # is killed the reaper ends them; preexec_fn, by which they could end with us, is
+                # not safe beside threads.
                 start_new_session=True,
-                preexec_fn=supervise.end_with_parent,
             )
             failed.pop_all()
         tag = f"[{number}] ".encode() if tagged else b""
