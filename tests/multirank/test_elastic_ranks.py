@@ -63,6 +63,19 @@ def test_a_killed_rank_is_replaced(tmp_path, how, python):
     assert found[3]["first"] == [2, 3], "a newcomer is not rank 0 while it waits"
 
 
+def test_fit_before_run_and_in_resets(tmp_path):
+    """They are alone there: a newcomer, who runs no reset callbacks, and those that were there."""
+    script = tmp_path / "hosts.sh"
+    script.write_text(HOSTS)
+    script.chmod(0o755)
+    options = ["--host-discovery-script", script]
+    code, output, found = train(tmp_path, "first", "1@7", "3+9", options=options)
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [0, 2, 3], output[-6000:]
+    assert [one["epoch"] for one in found.values()] == [4, 4, 4]
+    assert found[0]["resets"] == found[2]["resets"] == [2, 3]
+
+
 def test_a_fault_of_the_script(tmp_path):
     """Where one rank raises, the others go on; where all do, the job ends with its traceback."""
     code, output, found = train(tmp_path, "loop", "2!7")

@@ -8,7 +8,7 @@ rank that ends well leaves a line of JSON in FOLDER.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
-process.
+process. `first` is as Horovod's example for Keras.
 """
 
 import json
@@ -108,6 +108,38 @@ def compiled(**objects):
     return model, state
 
 
+def fit_first():
+    """Like Horovod's example: fit() makes the optimizer's variables before run() and in resets."""
+    model = make_model()
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.01)), "mse")
+    x, y = data()
+    mine = tf.data.Dataset.from_tensor_slices((x, y)).repeat().shuffle(99).batch(BATCH)
+    model.fit(mine, steps_per_epoch=1, verbose=0)
+    state = hvd.elastic.KerasState(model, epoch=0, batch=0)
+
+    def again():
+        resets.append(hvd.size())
+        model.fit(mine, steps_per_epoch=1, verbose=0)
+
+    state.register_reset_callbacks([again])
+    callbacks = [
+        Watch(state, lambda: state.epoch * BATCHES + state.batch),
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.UpdateBatchStateCallback(state),
+        hvd.elastic.CommitStateCallback(state),
+    ]
+
+    @hvd.elastic.run
+    def train(state):
+        sizes.append(hvd.size())
+        left = EPOCHS - state.epoch
+        model.fit(mine, steps_per_epoch=BATCHES, epochs=left, callbacks=callbacks, verbose=0)
+
+    train(state)
+    hvd.check_ranks_equal(model.variables)
+    return {"epoch": state.epoch}
+
+
 def fit():
     model, state = compiled(epoch=0, batch=0)
 
@@ -162,7 +194,7 @@ def compared(model):
 hvd.init()
 first = [hvd.rank(), hvd.size()]
 assert hvd.broadcast_object(slot, 0) is not None  # a newcomer is not let in yet, and alone
-result = {"loop": sum_numbers, "fit": fit, "samples": fit_samples}[how]()
+result = {"loop": sum_numbers, "fit": fit, "samples": fit_samples, "first": fit_first}[how]()
 place = {"slot": slot, "first": first, "rank": hvd.rank(), "sizes": sizes, "resets": resets}
 with open(folder / "results", "a") as results:
     results.write(json.dumps({**place, **result}) + "\n")

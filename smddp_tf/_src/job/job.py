@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smddp_tf._src.job import agreement, basics, config, native, rendezvous
@@ -98,10 +98,8 @@ def _begin_elastic() -> None:
     ranks = connection.running()
     if ranks == 0:
         _join_next(lost=False)
-        return
-    bootstrap = connection.bootstrap(rendezvous.Place(size=1))
-    _check_start(native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms()))
-    basics.expect(ranks, ranks + 1)
+    else:
+        _begin_alone(ranks, ranks + 1)
 
 
 def is_waiting() -> bool:
@@ -109,8 +107,20 @@ def is_waiting() -> bool:
     return basics.is_expecting()
 
 
-def _join_next(lost: bool) -> bool:
+def _begin_alone(rank: int, size: int) -> None:
+    """Begins a job of one rank, in which rank() and size() tell what this process will be."""
+    bootstrap = rendezvous.connection().bootstrap(rendezvous.Place(size=1))
+    _check_start(native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms()))
+    basics.expect(rank, size)
+
+
+def _join_next(lost: bool, prepare: Callable[[], None] | None = None) -> bool:
     """Joins the elastic job's next epoch; False if this one's ranks stay as they are.
+
+    Args:
+      lost: the epoch before had failed.
+      prepare: called before the ranks connect, once this one's new place is known. Its collectives
+        are those of one rank, as not all others may call the same.
 
     A rank that is lost while the ranks connect leads to yet another epoch.
 
@@ -125,17 +135,23 @@ def _join_next(lost: bool) -> bool:
             raise SystemExit(0)
         if not place.epoch:
             return False
+        if prepare is not None:
+            _begin_alone(place.rank, place.size)
+            prepare()
+            _leave(failed=False)
         bootstrap = connection.bootstrap(place)
         code = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
-        basics.expect(None)
         if code != Code.REMOTE or not connection.is_void(seconds=0):
             _check_start(code)
             return True
         lost = True
 
 
-def reconnect() -> bool:
+def reconnect(prepare: Callable[[], None] | None = None) -> bool:
     """Leaves the elastic job's epoch, and goes on with the ranks of the next.
+
+    Args:
+      prepare: called once this rank's new place is known, as a job of one rank.
 
     Returns:
       Whether there is a next one. If not, no rank was lost and none is to come, and this rank is in
@@ -148,7 +164,7 @@ def reconnect() -> bool:
     with _init_lock:
         lost = basics.is_initialized() and basics.is_broken()
         _leave(failed=False)
-        if not _join_next(lost):
+        if not _join_next(lost, prepare):
             return False
         config.mark_rank()
         native.core().smddp_ask_before_interrupts(_may_interrupt)
@@ -229,6 +245,7 @@ def shutdown() -> None:
 
 
 def _leave(failed: bool) -> None:
+    basics.expect(None)
     for process_set in list(added_sets.values()):
         process_set._invalidate()
     added_sets.clear()

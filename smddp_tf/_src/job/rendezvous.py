@@ -132,7 +132,6 @@ class Rendezvous:
             self._place = Place(message["epoch"], message["rank"], message["size"])
             self._answer = self._place
             self._void, self._updated = "", False
-            self._gathers, self._gathered = 0, {}
         elif kind == "same":
             self._answer = Place()
         elif kind == "leave":
@@ -234,6 +233,7 @@ class Rendezvous:
     def bootstrap(self, place: Place) -> Bootstrap:
         """What smddp_init_with() takes. It holds functions, so keep it while ranks connect."""
         self._alone = place.size == 1
+        self._gathers, self._gathered = 0, {}  # all ranks count from here
         return Bootstrap(
             place.rank,
             place.size,

@@ -54,37 +54,37 @@ def _take_up(state: State) -> None:
         state.save()
 
 
-def _go_on(failure: Exception) -> None:
-    """Joins the job's next epoch; raises the failure if there is none."""
-    if not (rendezvous.is_elastic() and reconnect()):
+def _go_on(failure: Exception, prepare: Callable[[], None]) -> None:
+    """Prepares the state, and joins the job's next epoch; raises the failure if there is none."""
+    if not (rendezvous.is_elastic() and reconnect(prepare)):
         raise failure
 
 
 def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
     """Calls func until it returns, each time with the ranks that are there."""
     counters = len(state.counters)
-    changed = False
+
+    def go_back() -> None:
+        state.restore()
+        state.on_reset()
+
     if is_waiting():
         reconnect()
     while True:
         try:
-            if changed:
-                state.on_reset()
             _take_up(state)
             result = func(state, *args, **kwargs)
             if basics.is_initialized():
                 barrier()  # a rank that fails at the very end still finds the commit
         except HostsUpdatedInterrupt as interrupt:
-            _go_on(interrupt)
+            _go_on(interrupt, state.on_reset)
         except Exception as failure:
             # TensorFlow's exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
                 raise
-            _go_on(failure)
-            state.restore()
+            _go_on(failure, go_back)
         else:
             return result
-        changed = True
         del state.counters[counters:]  # those of callbacks that func makes anew
 
 
@@ -96,8 +96,8 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
 
     In an elastic job (``smddprun -np 4 --min-np 2``), ranks may be lost, join or leave. The others
     stay in their processes: they go back to the last commit if a rank was lost, call the state's
-    reset callbacks, give their state to all ranks, and call the function again. In other jobs, and
-    after other errors, an error in the function ends the rank, and so the job, which
+    reset callbacks, give the state of one to all ranks, and call the function again. In other jobs,
+    and after other errors, an error in the function ends the rank, and so the job, which
     ``smddprun --max-restarts N`` starts again.
 
     When the function has returned on all ranks, the commit is removed.

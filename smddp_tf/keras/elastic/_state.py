@@ -36,8 +36,8 @@ class State:
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Adds functions that run() calls when the ranks have changed, or the job has restarted.
 
-        They adapt what depends on the number of ranks, such as a learning rate. Call no collectives
-        in them: ranks that have just joined an elastic job do not call them.
+        They adapt what depends on the number of ranks, such as a learning rate. In an elastic job
+        their collectives are those of one rank: ranks that have just joined do not call them.
         """
         self._reset_callbacks.extend(callbacks)
 
