@@ -39,6 +39,7 @@ from smddp_tf._src.job.process_sets import (
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
+from smddp_tf.launch.function.run import run
 
 _NEED_TENSORFLOW = {
     "allgather": "_src.collectives.allgather",
@@ -174,6 +175,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "run",
     "set_random_seed",
     "shutdown",
     "size",

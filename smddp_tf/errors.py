@@ -38,3 +38,17 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 class RanksDifferError(RuntimeError):
     """The ranks hold different weights or options; the message names them. Raised on all ranks."""
+
+
+class RankFailedError(RuntimeError):
+    """A rank of ``run()`` failed; the message has its traceback, or how it ended.
+
+    The rank's own exception is the cause (``__cause__``) if it could be pickled.
+
+    Attributes:
+      rank: the first one that failed; None if it is not known.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank

@@ -76,6 +76,7 @@ from smddp_tf.keras._optimizer import DistributedOptimizer, PartialDistributedOp
 from smddp_tf.keras._seeds import set_random_seed
 from smddp_tf.keras._shard import shard
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
+from smddp_tf.launch.function.run import run
 
 __all__ = [
     "Adasum",
@@ -145,6 +146,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "rocm_built",
+    "run",
     "set_random_seed",
     "shard",
     "shutdown",

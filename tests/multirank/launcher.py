@@ -61,6 +61,28 @@ def environment(extra=None) -> dict:
     return env
 
 
+def of_environment(name, value) -> list:
+    """The commands of the processes, but for this one, that started with a variable's value."""
+    found, wanted = [], f"{name}={value}".encode()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue  # it has ended, or is somebody else's
+        if wanted in variables and int(process.name) != os.getpid():
+            found.append(command)
+    return found
+
+
+def runs(pid) -> bool:
+    """Whether a process has not ended yet."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def _signal_ranks(folder, number) -> None:
     """To the ranks that a job left running. A process id is used only while it is still ours."""
     for path in pathlib.Path(folder).glob("pid*"):

@@ -204,8 +204,8 @@ def test_pure_modules_import_the_standard_library_only():
             root, _, rest = name.partition(".")
             if root == "smddp_tf":
                 assert entry_of_parts(rest.split(".")) in PURE, f"{path} imports {name}"
-            else:  # mpi4py is there where one of its objects is given
-                known = root in sys.stdlib_module_names or root == "mpi4py"
+            else:  # one of mpi4py's objects is given, and cloudpickle may be missing
+                known = root in sys.stdlib_module_names or root in ("mpi4py", "cloudpickle")
                 assert known, f"{path} imports {name}"
 
 

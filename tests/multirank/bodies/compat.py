@@ -48,7 +48,7 @@ def _refused_names():
         elastic = importlib.import_module(f"horovod.{name}.elastic")
         assert elastic.run is module.elastic.run, name
     for module in (hvd, horovod):
-        for name, instead in getattr(module, "REFUSED", {"run": "smddprun"}).items():
+        for name, instead in getattr(module, "REFUSED", {}).items():
             _raises(AttributeError, instead, getattr, module, name)
             # Python imports a name of `from ... import` as a module where there is none.
             words = f"from {module.__spec__.name.removeprefix('smddp_tf.compat.')} import {name}"

@@ -4,6 +4,7 @@ import smddp_tf
 from smddp_tf import *  # noqa: F403
 from smddp_tf.compat._install import refuse_names
 from smddp_tf.compat.horovod.common.util import split_list
+from smddp_tf.compat.horovod.runner import run
 from smddp_tf.compat.horovod.tensorflow import (
     compression,
     functions,
@@ -33,7 +34,6 @@ __version__ = "0.28.1"
 
 REFUSED = {
     "data": "use tf.data in each rank, or tf.data's own service",
-    "run": "launch the script with smddprun -np N",
     "LocalGradientAggregationHelper": "pass backward_passes_per_step to DistributedOptimizer",
 }
 

@@ -1,0 +1,282 @@
+"""run() itself: Horovod's arguments -> smddprun's words, and results or an exception."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import io
+import os
+import pathlib
+import platform
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from smddp_tf.launch import LaunchError, command, hosts, machine, options
+from smddp_tf.launch.function import outcome, pickling
+from smddp_tf.launch.function.results import LOOPBACK, Results
+
+_Process = subprocess.Popen[bytes]
+# Longer than smddprun needs to end a job that does not want to.
+_END_SECONDS = 60
+_DRAIN_SECONDS = 5  # for what is left of the output after smddprun's end
+_TAIL_LINES = 20
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The options of smddprun's command line. Raises LaunchError where smddprun says usage."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return options.parse(words)
+    except SystemExit as ended:
+        text = said.getvalue().partition("error: ")[2].strip()
+        raise LaunchError(f"run(): {text}") from ended
+
+
+def _words(values: Mapping[str, Any], switches: Mapping[str, Any], executable: str) -> list[str]:
+    words = [f"{option}={value}" for option, value in values.items() if value is not None]
+    words += [option for option, value in switches.items() if value]
+    return ["--tag-output", *words, executable, "-u", "-m", "smddp_tf.launch.function.rank"]
+
+
+def _addresses(job: command.Job) -> list[str]:
+    """Those of this machine by which the ranks may reach it."""
+    if not job.hosts:
+        return [LOOPBACK]
+    here = [name for _, name in socket.if_nameindex()]
+    named = [name for name in (job.nic or "").split(",") if name in here]
+    found = [machine.interface_address(name) for name in named or here]
+    usable = [address for address in found if address and not address.startswith("127.")]
+    if not usable:
+        raise LaunchError(
+            f"run(): the interfaces {', '.join(named or here)} of this machine have no IPv4 "
+            f"address by which ranks on {hosts.show(job.hosts)} could reach it"
+        )
+    return usable
+
+
+def _environment(results: Results) -> dict[str, str]:
+    """That of smddprun, which finds this package also where only this process's sys.path has it."""
+    environment = {**os.environ, **results.variables()}
+    root = pathlib.Path(__file__).resolve().parents[3]
+    if root.name not in ("site-packages", "dist-packages"):
+        before = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.fspath(root), before]))
+    return environment
+
+
+def _read(stream: io.BufferedReader, to: str, lines: queue.SimpleQueue[tuple[str, str]]) -> None:
+    with stream:
+        for line in stream:
+            lines.put((to, line.decode(errors="replace")))
+    lines.put((to, ""))
+
+
+def _end(process: _Process) -> None:
+    """Has smddprun end its job; kills it if it does not."""
+    process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except BaseException:  # or a second interrupt: its reaper ends the ranks then
+        process.kill()
+        process.wait(10)
+        raise
+
+
+@contextlib.contextmanager
+def _held(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[_Process]:
+    """smddprun, which ends with the block or with this process. Its output is piped."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "smddp_tf.launch.function.held", *words],
+        env=dict(environment),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A terminal and a notebook interrupt this process's group; it is told by us.
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            _end(process)
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _show(process: _Process) -> list[str]:
+    """Prints the lines of smddprun and its ranks as they come, from the calling thread.
+
+    A notebook shows them below the cell then. Returns the last ones of stderr, after the end.
+    """
+    lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    streams = {"stdout": process.stdout, "stderr": process.stderr}
+    for to, stream in streams.items():
+        threading.Thread(target=_read, args=[stream, to, lines], daemon=True).start()
+    last: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
+    while streams:
+        try:
+            to, line = lines.get(timeout=_DRAIN_SECONDS)
+        except queue.Empty:
+            if process.poll() is not None:  # something that ranks have left holds the stream
+                break
+            continue
+        if not line:
+            del streams[to]
+            continue
+        if to == "stderr":
+            last.append(line.rstrip())
+        print(line, end="", file=getattr(sys, to), flush=True)
+    process.wait()
+    return list(last)
+
+
+def _check(func: Any, args: Any, kwargs: Any) -> None:
+    if not callable(func):
+        raise TypeError(f"run() calls a function on each rank, and func is {func!r}")
+    if not isinstance(args, (tuple, list)):
+        raise TypeError(f"args is a tuple, as in run(train, args=(3,), np=2), and not {args!r}")
+    if not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs is a dict, as in run(train, kwargs={{'n': 3}}), not {kwargs!r}")
+    if hosts.is_rank(os.environ):
+        raise LaunchError(
+            "run(): this process is a rank of a job already, so it cannot start another; call "
+            "run() from a Python process or a notebook that no launcher has started"
+        )
+    if not sys.executable:
+        raise LaunchError("run(): this process does not know its Python (sys.executable)")
+
+
+def _either(new: Any, old: Any, name: str) -> Any:
+    """The value of an argument that has two names."""
+    if new is not None and old is not None and new != old:
+        raise LaunchError(f"run(): {name}={new!r}, and {old!r} by its older name; give one of them")
+    return old if new is None else new
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Calls a function on several ranks, which smddprun starts, and returns their results.
+
+    For a Python process or a notebook; not for a rank. The ranks are new processes: the function
+    imports what it needs and calls ``init()``. Their lines are printed as they come, after their
+    rank. Ctrl-C ends them. A rank that calls ``sys.exit(0)`` has returned None.
+
+    Args:
+      func: the function. With cloudpickle installed it may be of ``__main__`` or a notebook, else
+        ranks import it by its name.
+      args: its positional arguments.
+      kwargs: its keyword arguments.
+      num_proc: how many ranks; by default as many as hosts or hostfile have slots, else 2.
+      min_num_proc: as smddprun's --min-num-proc, of elastic jobs.
+      max_num_proc: as --max-num-proc.
+      slots: as --slots-per-host.
+      reset_limit: as --reset-limit.
+      cooldown_range: as --blacklist-cooldown-range.
+      hosts: where, as smddprun's -H: "a:2,b:2"; by default in the Slurm allocation or here.
+      hostfile: a file with lines as ``a slots=2``.
+      start_timeout: as --start-timeout, in seconds.
+      ssh_port: as --ssh-port.
+      ssh_identity_file: as --ssh-identity-file.
+      disable_cache: as --disable-cache, without effect.
+      output_filename: as --output-filename, a folder.
+      verbose: as --verbose, if it is not 0.
+      use_gloo: as --gloo, which is refused.
+      use_mpi: as --mpi, without effect.
+      mpi_args: as --mpi-args, for mpirun.
+      network_interface: the network between hosts, such as "eth0".
+      executable: the Python of the ranks; by default this one.
+      np: num_proc by its older name.
+      min_np: min_num_proc by its older name.
+      max_np: max_num_proc by its older name.
+
+    Returns:
+      What the function returned, in the order of ranks.
+
+    Raises:
+      RankFailedError: a rank failed, was killed or returned what cannot be pickled. The message
+        has its traceback, and its exception is the cause.
+      pickle.PicklingError: the function or an argument cannot be pickled.
+      smddp_tf.launch.LaunchError: a ValueError; the ranks cannot be started as asked.
+      TypeError: func is no function, args no tuple or kwargs no dict.
+
+    Examples:
+      >>> def work(scale):
+      ...     hvd.init()
+      ...     return scale * hvd.rank()
+      >>> hvd.run(work, args=(10,), np=2)
+      [0, 10]
+    """
+    kwargs = {} if kwargs is None else kwargs
+    _check(func, args, kwargs)
+    ranks = _either(num_proc, np, "num_proc")
+    if ranks is None and hosts is None and hostfile is None:
+        ranks = 2
+    values = {
+        "--num-proc": ranks,
+        "--min-num-proc": _either(min_num_proc, min_np, "min_num_proc"),
+        "--max-num-proc": _either(max_num_proc, max_np, "max_num_proc"),
+        "--slots-per-host": slots,
+        "--reset-limit": reset_limit,
+        "--blacklist-cooldown-range": cooldown_range,
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--start-timeout": start_timeout,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--mpi-args": mpi_args,
+        "--network-interface": network_interface,
+    }
+    switches = {"--disable-cache": disable_cache, "--verbose": verbose}
+    switches |= {"--gloo": use_gloo, "--mpi": use_mpi}
+    call = pickling.dumps_call(func, args, kwargs)
+    return _run(_words(values, switches, executable or sys.executable), executable is None, call)
+
+
+def _run(words: Sequence[str], same_python: bool, call: bytes) -> list[Any]:
+    """Runs smddprun with these words, and returns the ranks' results."""
+    from smddp_tf.launch import __main__ as smddprun  # only where it is called: it has a parser
+
+    job = smddprun.make_job(_parsed(words), os.environ, machine.this_machine(os.environ))
+    path = [os.path.abspath(folder) for folder in sys.path] if same_python else []
+    about = (platform.python_version_tuple()[:2], path)
+    results = Results(_addresses(job), about, call)
+    try:
+        with _held(words, _environment(results)) as process:
+            last = _show(process)
+    finally:
+        results.close()
+    outcome.raise_failure(results, job.ranks, process.returncode, last)
+    return [outcome.value(rank, results.values.pop(rank)) for rank in range(job.ranks)]
