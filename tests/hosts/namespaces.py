@@ -222,6 +222,12 @@ class Hosts:
         command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *map(str, program)]
         return self._launch(command, mpirun, program, timeout, env)
 
+    def script(self, ranks, script, *, timeout, env=None) -> str:
+        """On the first host, as its user: `python script HOSTS WORDS`, as -H and --mpi-args."""
+        command = ["nsenter", "-t", str(self.pids()[0]), "-n", "-u", sys.executable, str(script)]
+        command += [self._places(ranks), shlex.join(self._agent())]
+        return self._launch(command, BIN / "mpirun", [script], timeout, env)
+
     def _places(self, ranks) -> str:
         return ",".join(f"{a}:{n}" for a, n in zip(self.addresses, ranks, strict=True) if n)
 

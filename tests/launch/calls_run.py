@@ -21,8 +21,16 @@ def total(number):
     import tensorflow as tf
 
     hvd.init()
-    mean = hvd.allreduce(tf.constant(float(hvd.rank() + number)), op=hvd.Sum)
-    return Own(hvd.rank()), FACTOR * float(mean)
+
+    @tf.function
+    def count(upwards_to):  # AutoGraph reads the source of such a loop
+        counted = tf.constant(0.0)
+        while counted < upwards_to:
+            counted += 1
+        return hvd.allreduce(counted, op=hvd.Sum)
+
+    summed = count(tf.constant(float(hvd.rank() + number)))
+    return Own(hvd.rank()), FACTOR * float(summed)
 
 
 def place(number):
@@ -51,6 +59,11 @@ def with_tensorflow():
     assert float(hvd.allreduce(tf.constant(2.0), op=hvd.Sum)) == 2
 
 
+def failing():
+    """A traceback of the script's own lines."""
+    hvd.run(lambda: {}["missing"], np=1)
+
+
 def without_cloudpickle():
     """As where it is not installed: functions that have a module."""
     sys.modules["cloudpickle"] = None
@@ -72,4 +85,6 @@ def waiting():
 
 
 if __name__ == "__main__":
-    {"tensorflow": with_tensorflow, "pickle": without_cloudpickle, "wait": waiting}[sys.argv[1]]()
+    ways = {"tensorflow": with_tensorflow, "fail": failing}
+    ways |= {"pickle": without_cloudpickle, "wait": waiting}
+    ways[sys.argv[1]]()

@@ -37,6 +37,15 @@ def test_tensorflow_is_loaded():
     assert "right: 70" in output and "right: 30" in output
 
 
+def test_a_traceback_has_its_lines():
+    """Of the script, whose file the rank does not import."""
+    code, output = call("fail")
+    assert code == 1
+    own = output.rindex("rank 0 failed: Traceback")
+    assert 'hvd.run(lambda: {}["missing"], np=1)' in output[own:], output
+    assert "KeyError: 'missing'" in output[own:]
+
+
 def test_without_cloudpickle():
     """A function with a module travels by its name; one of __main__ says what to do."""
     code, output = call("pickle")

@@ -199,14 +199,15 @@ def test_the_api_pages_have_every_public_name(page, names):
 
 @pytest.mark.parametrize("notebook", sorted(ROOT.glob("examples/notebooks/*.ipynb")), ids=name_of)
 def test_notebooks_are_clean(notebook):
-    """Code cells compile and carry no outputs; the launch line is shown."""
+    """Code cells compile and carry no outputs; the launch line is shown where one is needed."""
     cells = json.loads(notebook.read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     for cell in code:
         compile("".join(cell["source"]), name_of(notebook), "exec")
         assert cell["outputs"] == [] and cell["execution_count"] is None
     text = "".join(line for cell in cells if cell not in code for line in cell["source"])
-    assert f"mpirun -np 2 --bind-to none python {notebook.stem}.py" in text
+    shown = f"mpirun -np 2 --bind-to none python {notebook.stem}.py" in text
+    assert shown or "hvd.run(" in "".join(line for cell in code for line in cell["source"])
 
 
 def test_files_that_the_architecture_names_exist():

@@ -70,7 +70,7 @@ def connect(rank: int, environment: MutableMapping[str, str]) -> Connection:
 
 def _loaded(about: tuple, call: bytes) -> tuple:
     """The function, its positional and its keyword arguments."""
-    version, path = about
+    version, path, sources = about
     own = platform.python_version_tuple()[:2]
     if own != version:
         raise _FailedError(
@@ -79,6 +79,7 @@ def _loaded(about: tuple, call: bytes) -> tuple:
         )
     # What the caller can import a rank can too; it finds modules in the same order.
     sys.path[:] = [*path, *(folder for folder in sys.path if folder not in path)]
+    pickling.keep_sources(sources)
     try:
         return pickle.loads(call)
     except BaseException as error:

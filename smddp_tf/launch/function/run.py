@@ -261,17 +261,17 @@ def run(
     }
     switches = {"--disable-cache": disable_cache, "--verbose": verbose}
     switches |= {"--gloo": use_gloo, "--mpi": use_mpi}
-    call = pickling.dumps_call(func, args, kwargs)
-    return _run(_words(values, switches, executable or sys.executable), executable is None, call)
+    call, sources = pickling.dumps_call(func, args, kwargs)
+    path = [os.path.abspath(folder) for folder in sys.path] if executable is None else []
+    about = (platform.python_version_tuple()[:2], path, sources)
+    return _run(_words(values, switches, executable or sys.executable), about, call)
 
 
-def _run(words: Sequence[str], same_python: bool, call: bytes) -> list[Any]:
+def _run(words: Sequence[str], about: tuple[Any, ...], call: bytes) -> list[Any]:
     """Runs smddprun with these words, and returns the ranks' results."""
     from smddp_tf.launch import __main__ as smddprun  # only where it is called: it has a parser
 
     job = smddprun.make_job(_parsed(words), os.environ, machine.this_machine(os.environ))
-    path = [os.path.abspath(folder) for folder in sys.path] if same_python else []
-    about = (platform.python_version_tuple()[:2], path)
     results = Results(_addresses(job), about, call)
     try:
         with _held(words, _environment(results)) as process:
