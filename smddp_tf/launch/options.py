@@ -48,8 +48,8 @@ def _variable(text: str) -> tuple:
     return name, (value if equals else None)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(kind: type) -> argparse.ArgumentParser:
+    parser = kind(
         prog="smddprun",
         usage="smddprun [options] [-- mpirun's options] program [arguments]",
         description=_DESCRIPTION,
@@ -111,12 +111,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
+def parse(words: Sequence[str], kind: type = argparse.ArgumentParser) -> argparse.Namespace:
     """The options; `program` has the program's words and `passed` those for mpirun, unchanged.
 
-    Ends the process with a message if the words are not understood.
+    Ends the process with a message if the words are not understood, or does what error() of a
+    `kind` of parser does.
     """
-    parser = _parser()
+    parser = _parser(kind)
     words = list(words)
     cut = words.index("--") if "--" in words else len(words)
     # A `--` behind the program belongs to the program.
@@ -124,7 +125,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if options.alias and options.program[:1] == ["horovodrun"]:
         # The command that this one stands for; what follows are its options.
         del words[cut - len(options.program)]
-        return parse(words)
+        return parse(words, kind)
     options.passed = []
     if options.program:
         options.program += words[cut:]

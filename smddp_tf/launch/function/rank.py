@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import platform
@@ -139,6 +140,8 @@ def _quiet(kind: type, value: BaseException, below: Any) -> None:
 def main() -> None:
     """Runs the rank."""
     held.no_input()  # what mpirun hands on may never end
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # whole lines, as they come
     environment = os.environ
     rank = next(int(environment[name]) for name in hosts.OF_RANKS if environment.get(name))
     connection = connect(rank, environment)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from smddp_tf.launch import LaunchError, command, hosts, machine, options
 from smddp_tf.launch.function import outcome, pickling
@@ -28,21 +28,17 @@ _DRAIN_SECONDS = 5  # for what is left of the output after smddprun's end
 _TAIL_LINES = 20
 
 
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The options of smddprun's command line. Raises LaunchError where smddprun says usage."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return options.parse(words)
-    except SystemExit as ended:
-        text = said.getvalue().partition("error: ")[2].strip()
-        raise LaunchError(f"run(): {text}") from ended
+class _Parser(argparse.ArgumentParser):
+    """smddprun's, for a process that is not to end where it says usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise LaunchError(f"run(): {message}")
 
 
 def _words(values: Mapping[str, Any], switches: Mapping[str, Any], executable: str) -> list[str]:
     words = [f"{option}={value}" for option, value in values.items() if value is not None]
     words += [option for option, value in switches.items() if value]
-    return ["--tag-output", *words, executable, "-u", "-m", "smddp_tf.launch.function.rank"]
+    return ["--tag-output", *words, executable, "-m", "smddp_tf.launch.function.rank"]
 
 
 def _addresses(job: command.Job) -> list[str]:
@@ -271,7 +267,9 @@ def _run(words: Sequence[str], about: tuple[Any, ...], call: bytes) -> list[Any]
     """Runs smddprun with these words, and returns the ranks' results."""
     from smddp_tf.launch import __main__ as smddprun  # only where it is called: it has a parser
 
-    job = smddprun.make_job(_parsed(words), os.environ, machine.this_machine(os.environ))
+    job = smddprun.make_job(
+        options.parse(words, _Parser), os.environ, machine.this_machine(os.environ)
+    )
     results = Results(_addresses(job), about, call)
     try:
         with _held(words, _environment(results)) as process:
