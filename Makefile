@@ -3,6 +3,7 @@
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
+# make test-ray  hvd.run() with the real Ray
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
 # make soak    100,000 simulated schedules and 1,300 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
@@ -29,6 +30,7 @@ VENV_DOCS := .venv-docs
 VENV_WHEELS := .venv-wheels
 VENV_CUDA := .venv-cuda
 VENV_SAGEMAKER := .venv-sagemaker
+VENV_RAY := .venv-ray
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
@@ -50,7 +52,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
+.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -62,7 +64,7 @@ test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
-test-all: test test-tf-keras test-between
+test-all: test test-tf-keras test-between test-ray
 
 test-tf-keras: build
 	SMDDP_TEST_ALL_KERASES=1 $(BIN)/python -m pytest $(PARALLEL) -k tf_keras
@@ -73,6 +75,9 @@ test-between: build $(VENVS_BETWEEN:=/.ready)
 
 test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 	$(BIN)/python -m pytest tests/hosts/sagemaker_toolkit.py
+
+test-ray: build $(VENV_RAY)/.ready
+	$(BIN)/python -m pytest tests/launch/test_run_on_ray.py
 
 test-containers: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts/containers.py
@@ -132,6 +137,12 @@ $(VENV_DOCS)/.ready: requirements/docs.txt
 $(VENV_WHEELS)/.ready: requirements/wheels.txt
 	$(PYTHON) -m venv $(VENV_WHEELS)
 	$(VENV_WHEELS)/bin/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
+# Ray, which is large; only `make test-ray` needs it.
+$(VENV_RAY)/.ready: requirements/ray.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
 # CUDA's compiler; only `make cuda` and `make wheels` need it.
@@ -281,4 +292,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER) $(VENV_CUDA)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER) $(VENV_CUDA) $(VENV_RAY)

@@ -15,7 +15,7 @@ REFUSED = {
     "horovod.torch": "this library is for TensorFlow",
     "horovod.mxnet": "this library is for TensorFlow",
     "horovod.spark": "launch the script with smddprun, or call horovod.run()",
-    "horovod.ray": "launch the script with smddprun, or call horovod.run()",
+    "horovod.ray": 'call horovod.run(..., launcher="ray")',
     "horovod.runner.launch": "launch the script with smddprun, or call horovod.run()",
     "horovod.run": "it is a function: horovod.run(), or smddp_tf.run()",
     "horovod.tensorflow.data": "use tf.data in each rank, or tf.data's own service",

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import collections
-import contextlib
-import io
 import os
 import pathlib
 import platform
-import queue
 import socket
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from smddp_tf.launch import LaunchError, command, hosts, machine, options
-from smddp_tf.launch.function import outcome, pickling
+from smddp_tf.launch.function import launcher as local
+from smddp_tf.launch.function import on_ray, outcome, pickling
 from smddp_tf.launch.function.results import LOOPBACK, Results
-
-_Process = subprocess.Popen[bytes]
-# Longer than smddprun needs to end a job that does not want to.
-_END_SECONDS = 60
-_DRAIN_SECONDS = 5  # for what is left of the output after smddprun's end
-_TAIL_LINES = 20
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,14 +30,16 @@ def _words(values: Mapping[str, Any], switches: Mapping[str, Any], executable: s
     return ["--tag-output", *words, executable, "-m", "smddp_tf.launch.function.rank"]
 
 
-def _addresses(job: command.Job) -> list[str]:
+def _addresses(job: command.Job, anywhere: bool) -> list[str]:
     """Those of this machine by which the ranks may reach it."""
-    if not job.hosts:
+    if not job.hosts and not anywhere:
         return [LOOPBACK]
     here = [name for _, name in socket.if_nameindex()]
     named = [name for name in (job.nic or "").split(",") if name in here]
     found = [machine.interface_address(name) for name in named or here]
     usable = [address for address in found if address and not address.startswith("127.")]
+    if anywhere:
+        return [*usable, LOOPBACK]
     if not usable:
         raise LaunchError(
             f"run(): the interfaces {', '.join(named or here)} of this machine have no IPv4 "
@@ -57,80 +48,14 @@ def _addresses(job: command.Job) -> list[str]:
     return usable
 
 
-def _environment(results: Results) -> dict[str, str]:
-    """That of smddprun, which finds this package also where only this process's sys.path has it."""
-    environment = {**os.environ, **results.variables()}
+def _variables(results: Results, environment: Mapping[str, str]) -> dict[str, str]:
+    """For smddprun, which finds this package also where only this process's sys.path has it."""
+    variables = results.variables()
     root = pathlib.Path(__file__).resolve().parents[3]
     if root.name not in ("site-packages", "dist-packages"):
-        before = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [os.fspath(root), before]))
-    return environment
-
-
-def _read(stream: io.BufferedReader, to: str, lines: queue.SimpleQueue[tuple[str, str]]) -> None:
-    with stream:
-        for line in stream:
-            lines.put((to, line.decode(errors="replace")))
-    lines.put((to, ""))
-
-
-def _end(process: _Process) -> None:
-    """Has smddprun end its job; kills it if it does not."""
-    process.terminate()
-    try:
-        process.wait(_END_SECONDS)
-    except BaseException:  # or a second interrupt: its reaper ends the ranks then
-        process.kill()
-        process.wait(10)
-        raise
-
-
-@contextlib.contextmanager
-def _held(words: Sequence[str], environment: Mapping[str, str]) -> Iterator[_Process]:
-    """smddprun, which ends with the block or with this process. Its output is piped."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "smddp_tf.launch.function.held", *words],
-        env=dict(environment),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        # A terminal and a notebook interrupt this process's group; it is told by us.
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            _end(process)
-        if process.stdin is not None:
-            process.stdin.close()
-
-
-def _show(process: _Process) -> list[str]:
-    """Prints the lines of smddprun and its ranks as they come, from the calling thread.
-
-    A notebook shows them below the cell then. Returns the last ones of stderr, after the end.
-    """
-    lines: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
-    streams = {"stdout": process.stdout, "stderr": process.stderr}
-    for to, stream in streams.items():
-        threading.Thread(target=_read, args=[stream, to, lines], daemon=True).start()
-    last: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-    while streams:
-        try:
-            to, line = lines.get(timeout=_DRAIN_SECONDS)
-        except queue.Empty:
-            if process.poll() is not None:  # something that ranks have left holds the stream
-                break
-            continue
-        if not line:
-            del streams[to]
-            continue
-        if to == "stderr":
-            last.append(line.rstrip())
-        print(line, end="", file=getattr(sys, to), flush=True)
-    process.wait()
-    return list(last)
+        path = [os.fspath(root), environment.get("PYTHONPATH", "")]
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    return variables
 
 
 def _check(func: Any, args: Any, kwargs: Any) -> None:
@@ -147,6 +72,20 @@ def _check(func: Any, args: Any, kwargs: Any) -> None:
         )
     if not sys.executable:
         raise LaunchError("run(): this process does not know its Python (sys.executable)")
+
+
+def _check_launcher(launcher: str | None, resources: Any, where: Any) -> None:
+    if launcher not in (None, "ray"):
+        raise LaunchError(f"run(): launcher is 'ray' or left out for smddprun, not {launcher!r}")
+    if launcher is None and resources is not None:
+        raise LaunchError("run(): resources is for launcher='ray'; leave it out")
+    if not isinstance(resources, (Mapping, type(None))):
+        raise TypeError(f"resources is a dict, as {{'num_cpus': 2}}, and not {resources!r}")
+    if launcher == "ray" and where:
+        raise LaunchError(
+            "run(): with launcher='ray' Ray chooses the machine; leave out hosts, hostfile and "
+            "network_interface"
+        )
 
 
 def _either(new: Any, old: Any, name: str) -> Any:
@@ -182,6 +121,8 @@ def run(
     np: int | None = None,
     min_np: int | None = None,
     max_np: int | None = None,
+    launcher: str | None = None,
+    resources: Mapping[str, Any] | None = None,
 ) -> list[Any]:
     """Calls a function on several ranks, which smddprun starts, and returns their results.
 
@@ -216,6 +157,8 @@ def run(
       np: num_proc by its older name.
       min_np: min_num_proc by its older name.
       max_np: max_num_proc by its older name.
+      launcher: "ray" runs the job where Ray grants what all ranks need, on one machine.
+      resources: that, as options of ray.remote; by default {"num_cpus": num_proc}.
 
     Returns:
       What the function returned, in the order of ranks.
@@ -236,6 +179,7 @@ def run(
     """
     kwargs = {} if kwargs is None else kwargs
     _check(func, args, kwargs)
+    _check_launcher(launcher, resources, hosts or hostfile or network_interface)
     ranks = _either(num_proc, np, "num_proc")
     if ranks is None and hosts is None and hostfile is None:
         ranks = 2
@@ -260,21 +204,27 @@ def run(
     call, sources = pickling.dumps_call(func, args, kwargs)
     path = [os.path.abspath(folder) for folder in sys.path] if executable is None else []
     about = (platform.python_version_tuple()[:2], path, sources)
-    return _run(_words(values, switches, executable or sys.executable), about, call)
+    words = _words(values, switches, executable or sys.executable)
+    return _run(words, about, call, launcher == "ray", resources)
 
 
-def _run(words: Sequence[str], about: tuple[Any, ...], call: bytes) -> list[Any]:
+def _run(
+    words: Sequence[str], about: tuple[Any, ...], call: bytes, by_ray: bool, resources: Any
+) -> list[Any]:
     """Runs smddprun with these words, and returns the ranks' results."""
     from smddp_tf.launch import __main__ as smddprun  # only where it is called: it has a parser
 
-    job = smddprun.make_job(
-        options.parse(words, _Parser), os.environ, machine.this_machine(os.environ)
-    )
-    results = Results(_addresses(job), about, call)
+    here = machine.this_machine(os.environ)
+    job = smddprun.make_job(options.parse(words, _Parser), os.environ, here)
+    results = Results(_addresses(job, by_ray), about, call)
+    variables = _variables(results, os.environ)
     try:
-        with _held(words, _environment(results)) as process:
-            last = _show(process)
+        if by_ray:
+            wanted = resources or {"num_cpus": job.ranks}
+            code, last = on_ray.launch(words, variables, wanted)
+        else:
+            code, last = local.launch(words, {**os.environ, **variables})
     finally:
         results.close()
-    outcome.raise_failure(results, job.ranks, process.returncode, last)
+    outcome.raise_failure(results, job.ranks, code, last)
     return [outcome.value(rank, results.values.pop(rank)) for rank in range(job.ranks)]
