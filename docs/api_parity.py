@@ -141,7 +141,7 @@ DIFFERENCES = {
     "start_profiler": "a Chrome trace for each rank",
     "nccl_built": "whether NCCL can be opened in this process",
     "cuda_built": "False: CUDA is opened when a job runs, not built in",
-    "run": "arguments of elastic jobs and use_gloo are refused, as smddprun refuses the options",
+    "run": "arguments of elastic jobs, and use_gloo, are refused",
     "shutdown": "under mpirun, init() can follow it if mpi4py began MPI, which begins once",
     "overlap": "the identity: reductions overlap without it",
     "oob_allreduce": "returns the tensor, as samples use it; other ops than AVERAGE too",

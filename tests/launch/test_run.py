@@ -115,6 +115,8 @@ REFUSED = [
     (dict(hosts="a"), LaunchError, "how many ranks"),
     (dict(hosts="a:2", hostfile="b"), LaunchError, "not allowed with argument"),
     (dict(hostfile="/none"), LaunchError, "cannot be read"),
+    (dict(min_np=1), LaunchError, "min_num_proc=1 is for elastic jobs"),
+    (dict(reset_limit=3), LaunchError, "reset_limit=3 is for elastic jobs"),
     (dict(use_gloo=True), LaunchError, "--gloo of horovodrun has no meaning here"),
     (dict(mpi_args="'"), LaunchError, "No closing quotation"),
     (dict(mpi_args="--nonsense"), LaunchError, r"no rank has connected[\s\S]*--nonsense"),

@@ -95,6 +95,16 @@ def _either(new: Any, old: Any, name: str) -> Any:
     return old if new is None else new
 
 
+def _refuse_elastic(given: Mapping[str, Any]) -> None:
+    """There is a result for each rank; ranks that come and go have no number that stays."""
+    for name, value in given.items():
+        if value is not None:
+            raise LaunchError(
+                f"run(): {name}={value!r} is for elastic jobs, and run() starts a fixed number of "
+                "ranks; give num_proc alone, or start a script by `smddprun --min-np`"
+            )
+
+
 def run(
     func: Callable[..., Any],
     args: Sequence[Any] = (),
@@ -136,11 +146,12 @@ def run(
       args: its positional arguments.
       kwargs: its keyword arguments.
       num_proc: how many ranks; by default as many as hosts or hostfile have slots, else 2.
-      min_num_proc: as smddprun's --min-num-proc, of elastic jobs.
-      max_num_proc: as --max-num-proc.
-      slots: as --slots-per-host.
-      reset_limit: as --reset-limit.
-      cooldown_range: as --blacklist-cooldown-range.
+      min_num_proc: refused, as are max_num_proc, slots, reset_limit and cooldown_range: smddprun
+        starts elastic jobs, from a script.
+      max_num_proc: refused.
+      slots: refused.
+      reset_limit: refused.
+      cooldown_range: refused.
       hosts: where, as smddprun's -H: "a:2,b:2"; by default in the Slurm allocation or here.
       hostfile: a file with lines as ``a slots=2``.
       start_timeout: as --start-timeout, in seconds.
@@ -183,13 +194,12 @@ def run(
     ranks = _either(num_proc, np, "num_proc")
     if ranks is None and hosts is None and hostfile is None:
         ranks = 2
+    elastic = {"min_num_proc": _either(min_num_proc, min_np, "min_num_proc")}
+    elastic["max_num_proc"] = _either(max_num_proc, max_np, "max_num_proc")
+    elastic |= {"slots": slots, "reset_limit": reset_limit, "cooldown_range": cooldown_range}
+    _refuse_elastic(elastic)
     values = {
         "--num-proc": ranks,
-        "--min-num-proc": _either(min_num_proc, min_np, "min_num_proc"),
-        "--max-num-proc": _either(max_num_proc, max_np, "max_num_proc"),
-        "--slots-per-host": slots,
-        "--reset-limit": reset_limit,
-        "--blacklist-cooldown-range": cooldown_range,
         "--hosts": hosts,
         "--hostfile": hostfile,
         "--start-timeout": start_timeout,
