@@ -2,6 +2,7 @@
 # make test    builds what is missing and runs all tests
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
+# make test-torch  the tests of PyTorch's backend; train-torch trains its example on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-ray  hvd.run() with the real Ray
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
@@ -26,6 +27,7 @@ VENV15 := .venv-2.15
 BETWEEN := 2.18 2.20 2.22
 VENVS_BETWEEN := $(BETWEEN:%=.venv-%)
 VENV_MPICH := .venv-mpich
+VENV_TORCH := .venv-torch
 VENV_DOCS := .venv-docs
 VENV_WHEELS := .venv-wheels
 VENV_CUDA := .venv-cuda
@@ -52,7 +54,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train test test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
+.PHONY: train train-torch test test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -60,6 +62,13 @@ train: build
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest $(PARALLEL)
+
+train-torch: build $(VENV_TORCH)/.ready
+	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/torch_digits.py
+
+# Not a part of `make test`: the environment takes minutes and more than a gigabyte.
+test-torch: build $(VENV_TORCH)/.ready
+	$(VENV_TORCH)/bin/python -m pytest tests/pytorch
 
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
@@ -119,6 +128,12 @@ $(VENV15)/.ready: requirements/run.txt requirements/tf-2.15.txt
 $(VENVS_BETWEEN:=/.ready): .venv-%/.ready: requirements/run.txt requirements/tf-%.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f))
+	touch $@
+
+# PyTorch has an environment without TensorFlow, which must not be needed.
+$(VENV_TORCH)/.ready: requirements/run.txt requirements/torch.txt
+	$(PYTHON) -m venv $(VENV_TORCH)
+	$(VENV_TORCH)/bin/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f))
 	touch $@
 
 # MPICH has a mpirun of its own, so it lives in an environment of its own.
@@ -292,4 +307,4 @@ clean:
 
 # The environments too: everything that a fresh clone does not have.
 distclean: clean
-	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER) $(VENV_CUDA) $(VENV_RAY)
+	rm -rf $(VENV) $(VENV15) $(VENVS_BETWEEN) $(VENV_MPICH) $(VENV_TORCH) $(VENV_DOCS) $(VENV_WHEELS) $(VENV_SAGEMAKER) $(VENV_CUDA) $(VENV_RAY)

@@ -6,7 +6,7 @@ import runpy
 import sys
 
 from smddp_tf.compat import _install
-from smddp_tf.compat.environment import adopt_horovod_environment
+from smddp_tf.compat.environment import adopt_horovod_environment, adopt_torch_environment
 
 
 def main() -> None:
@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program")
     args = parser.parse_args()
     adopt_horovod_environment()
+    adopt_torch_environment()
     _install.install()
     sys.argv = [args.program, *args.arguments]
     if args.module:

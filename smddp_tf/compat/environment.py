@@ -2,6 +2,8 @@
 
 import os
 
+from smddp_tf.launch import torch_variables
+
 _NEVER = "10000000"  # seconds: about four months, the maximum that is accepted
 _HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
 
@@ -30,3 +32,8 @@ def adopt_horovod_environment() -> None:
     for name, value in wanted.items():
         if value is not None:
             os.environ.setdefault(f"SMDDP_{name}", value)
+
+
+def adopt_torch_environment() -> None:
+    """Sets PyTorch's RANK and its like, which scripts read before they import anything of ours."""
+    os.environ.update(torch_variables.of_rank(os.environ))

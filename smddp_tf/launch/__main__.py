@@ -25,6 +25,7 @@ from smddp_tf.launch import (
     racks,
     sagemaker,
     supervise,
+    torch_variables,
 )
 from smddp_tf.launch.elastic import job as elastic_job
 from smddp_tf.launch.elastic import options as elastic
@@ -133,7 +134,8 @@ def make_job(
         hosts=elsewhere,
         variables=given.variables,
         # A command that is only printed is for a shell that does not have what smddprun sets.
-        forwarded=command.forwarded(environment) + ([] if given.dry_run else list(command.TOLD)),
+        forwarded=command.forwarded(environment)
+        + ([] if given.dry_run else [*command.TOLD, *torch_variables.MASTER]),
         binding=given.binding,
         messages=_messages(given, elsewhere, environment, machine),
         more=given.more,
@@ -188,6 +190,7 @@ def _become(given: argparse.Namespace, environment: Mapping[str, str]) -> None:
         # group limits what may be used anyway.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
     values = {name: value for name, value in given.variables if value is not None}
+    values = {**torch_variables.of_rank(environment), **values}
     os.execvpe(program[0], program, {**environment, **values})
 
 
@@ -253,6 +256,7 @@ def _launch(given: argparse.Namespace, environment: Mapping[str, str]) -> superv
     if job.output_folder:
         os.makedirs(job.output_folder, exist_ok=True)
     told = {**environment, **command.told(job)}
+    told |= torch_variables.of_job(job.hosts, job.variables, environment)
     if given.srun and not environment.get("SMDDP_MPI_LIBRARY") and mpi.library(launcher):
         told["SMDDP_MPI_LIBRARY"] = mpi.library(launcher)
     # Daemons on other hosts would look for the folder there.

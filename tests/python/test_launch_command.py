@@ -21,7 +21,10 @@ def refused(capsys, words, **settings):
     return str(error.value) if error.type is LaunchError else capsys.readouterr().err
 
 
-ON_B = "-x PATH -x SMDDP_LAUNCH_HOSTS -x SMDDP_LAUNCH_PORT -x SMDDP_RESTART"  # with several hosts
+ON_B = (  # with several hosts
+    "-x PATH -x SMDDP_LAUNCH_HOSTS -x SMDDP_LAUNCH_PORT -x SMDDP_RESTART "
+    "-x MASTER_ADDR -x MASTER_PORT"
+)
 
 
 @pytest.mark.parametrize(

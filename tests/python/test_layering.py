@@ -25,7 +25,7 @@ LEVELS = [
     {"_src.collectives"},
     {"_src.gradients"},
     {"_src.state"},
-    {"keras"},
+    {"keras", "torch"},
     {"compression", "elastic"},
     {"__init__"},
     {"mpi_ops"},
@@ -210,6 +210,23 @@ def test_pure_modules_import_the_standard_library_only():
                 assert known, f"{path} imports {name}"
 
 
+def test_pytorch_is_a_room_of_its_own():
+    """Only torch/ and its aliases import PyTorch; they use what has no framework."""
+    package = ROOT / "smddp_tf"
+    rooms = [package / "torch", *package.glob("compat/*/torch"), *package.glob("compat/*/*/torch")]
+    for path in package.rglob("*.py"):
+        roots = {name.partition(".")[0] for name in imports_of(package, path)}
+        if not any(path.is_relative_to(room) for room in rooms):
+            assert "torch" not in roots, f"{path} imports torch"
+            continue
+        known = {"torch", "smddp_tf", "cloudpickle", *sys.stdlib_module_names}
+        assert roots <= known, f"{path} imports {roots - known}"
+        for name in imports_of(package, path):
+            if name.startswith("smddp_tf."):
+                entry = entry_of_parts(name.split(".")[1:])
+                assert entry in PURE | {"torch", "compat"}, f"{path} imports {name}"
+
+
 def _top_level_names(path) -> set:
     """What can be imported from a file: definitions, assignments, imports, submodules."""
     tree = ast.parse(path.read_text())
@@ -239,9 +256,10 @@ def test_every_import_of_the_package_finds_its_names():
 
 
 def test_environment_has_one_reader():
-    """In Python config.py, and for Horovod's compat/environment.py; in C++ core/config.cc."""
+    """In Python config.py, for Horovod's compat/, for PyTorch's torch/; in C++ core/config.cc."""
     reads = re.compile(r"environ(\.get|\.setdefault|\.pop|\[)|getenv")
-    readers = [ROOT / "smddp_tf/_src/job/config.py", ROOT / "smddp_tf/compat/environment.py"]
+    readers = ["_src/job/config.py", "compat/environment.py", "torch/_environment.py"]
+    readers = [ROOT / "smddp_tf" / reader for reader in readers]
     for path in (ROOT / "smddp_tf").rglob("*.py"):
         assert path in readers or not reads.search(path.read_text()), path
     for path in (ROOT / "ops").rglob("*.cc"):

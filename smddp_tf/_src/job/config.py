@@ -121,6 +121,11 @@ def set_bucket_bytes(size: int) -> None:
     os.environ["SMDDP_BUCKET_BYTES"] = str(int(size))
 
 
+def set_timeout(seconds: float) -> None:
+    """Sets SMDDP_TIMEOUT_SECONDS in this process, unless it is set."""
+    os.environ.setdefault("SMDDP_TIMEOUT_SECONDS", f"{max(1, seconds):.0f}")
+
+
 # What a launcher sets anew that a rank starts: the ranks of a job inside a job are ranks.
 _LAUNCH = (
     "PMIX_NAMESPACE",

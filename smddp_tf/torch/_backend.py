@@ -1,0 +1,59 @@
+"""The backend "smddp" of torch.distributed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed
+from torch.distributed import DistBackendError, ProcessGroupGloo
+
+from smddp_tf._src.job import basics, config, job, process_sets
+from smddp_tf.torch._group import NAME, SmddpProcessGroup
+
+
+def _check_world(rank: int, size: int) -> None:
+    """Rejects a world that is not the launcher's job.
+
+    Raises:
+      DistBackendError: torch's rank or size is another.
+    """
+    if (basics.rank(), basics.size()) != (rank, size):
+        raise DistBackendError(
+            f"smddp: torch.distributed has rank {rank} of {size}, but the launcher's job has rank "
+            f"{basics.rank()} of {basics.size()}. Start the script with `smddprun -np {size} "
+            "python train.py`, and leave out rank= and world_size=; torchrun starts no job of MPI"
+        )
+
+
+def _process_set(ranks: list[int]) -> int | None:
+    """The core's number of these ranks; None if they were not added as a process set."""
+    if len(ranks) == basics.size():
+        return 0
+    numbers = [n for n, one in process_sets.added_sets.items() if one.ranks == sorted(ranks)]
+    return numbers[0] if numbers else None
+
+
+def create(options: Any, backend_options: Any = None) -> Any:
+    """Makes the process group that init_process_group() or new_group() asks for."""
+    del backend_options
+    rank, size = options.group_rank, options.group_size
+    ranks = list(options.global_ranks_in_group)
+    if not ranks:  # the default group
+        config.set_timeout(options.timeout.total_seconds())
+        job.init()
+        _check_world(rank, size)
+        ranks = list(range(size))
+    number = _process_set(ranks)
+    if number is None:
+        # Adding a process set takes all ranks of the job, and torch calls members only.
+        return ProcessGroupGloo(options.store, rank, size, options.timeout)
+    name = options.group_id
+    return SmddpProcessGroup(options.store, rank, ranks, name, number, options.timeout)
+
+
+def register() -> None:
+    """Makes the backend known to torch.distributed, once."""
+    if not hasattr(torch.distributed.Backend, NAME.upper()):
+        torch.distributed.Backend.register_backend(
+            NAME, create, extended_api=True, devices=["cpu", "cuda"]
+        )

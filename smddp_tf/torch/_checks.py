@@ -1,0 +1,107 @@
+"""What tensors must be like. A failed check is told to the other ranks (_steps.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+
+class BadInputError(ValueError):
+    """A rank's arguments cannot be used. Nothing was sent."""
+
+
+def _layout(tensor: torch.Tensor) -> str:
+    """The order of a tensor's elements in memory: "" for rows, or a name; "other" if strided."""
+    if tensor.is_contiguous():
+        return ""
+    for dims, order in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if tensor.dim() == dims and tensor.is_contiguous(memory_format=order):
+            return str(order).removeprefix("torch.")
+    return "other"
+
+
+def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
+    """Rejects what has no elements in this process's memory, and tensors of several dtypes.
+
+    Raises:
+      BadInputError: a tensor is sparse or on another device, or the dtypes differ.
+    """
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise BadInputError(
+                f"{what} takes dense tensors, not {tensor.layout}; give tensor.to_dense()"
+            )
+        if tensor.device.type != "cpu":
+            raise BadInputError(
+                f"{what} takes tensors on the CPU, not on {tensor.device}; give tensor.cpu(), or "
+                "use the backend nccl for GPUs"
+            )
+        if tensor.dtype is not tensors[0].dtype:
+            raise BadInputError(
+                f"{what} takes tensors of one dtype, not {tensors[0].dtype} and {tensor.dtype}"
+            )
+
+
+def in_place(tensors: Sequence[torch.Tensor], what: str) -> str:
+    """Checks tensors that are read and written where they are.
+
+    Returns:
+      Their order in memory if it is not that of rows, which ranks compare.
+
+    Raises:
+      BadInputError: as check_dense(), or the elements do not lie side by side.
+    """
+    check_dense(tensors, what)
+    orders = [_layout(tensor) for tensor in tensors]
+    if "other" in orders:
+        strides = tensors[orders.index("other")].stride()
+        raise BadInputError(
+            f"{what} writes to contiguous tensors, not to one with strides {strides}; give "
+            "tensor.contiguous()"
+        )
+    return " ".join(orders).strip()
+
+
+def output(tensor: torch.Tensor, what: str) -> None:
+    """Checks a tensor that is written as rows.
+
+    Raises:
+      BadInputError: as in_place(), or it is in another order.
+    """
+    if in_place([tensor], what):
+        raise BadInputError(f"{what} writes to contiguous tensors; give tensor.contiguous()")
+
+
+def check_count(given: int, wanted: int, what: str) -> None:
+    """Rejects a list of tensors that has not one for each rank.
+
+    Raises:
+      BadInputError: it has more or fewer.
+    """
+    if given != wanted:
+        raise BadInputError(f"{what} takes {wanted} tensors, one for each rank, not {given}")
+
+
+def check_elements(given: int, wanted: int, what: str) -> None:
+    """Rejects a tensor of another size.
+
+    Raises:
+      BadInputError: the numbers differ.
+    """
+    if given != wanted:
+        raise BadInputError(f"{what} has {given} elements; it must have {wanted}")
+
+
+def only(tensors: Any, what: str) -> Any:
+    """The one element of a list; a tensor by itself is taken for it.
+
+    Raises:
+      BadInputError: there are several; each rank has one device here.
+    """
+    if isinstance(tensors, torch.Tensor):
+        return tensors
+    if len(tensors) != 1:
+        raise BadInputError(f"{what} takes one tensor from each rank, not {len(tensors)}")
+    return tensors[0]

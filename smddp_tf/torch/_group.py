@@ -1,0 +1,409 @@
+"""The process group of torch.distributed: each collective as requests to the core.
+
+Every rank computes the same sizes from its arguments, or gets them from the others first. So all
+agree on what is requested, or all get an error that shows two sides.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, ReduceOp, Work
+
+from smddp_tf.torch import _checks, _dtypes, _requests
+from smddp_tf.torch._checks import BadInputError
+from smddp_tf.torch._steps import Collective, Steps, numbered
+
+NAME = "smddp"
+
+
+def _list(tensors: Any) -> list[Any]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _op(options: Any) -> Any:
+    """The reduce operation: of options, or given itself."""
+    return ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
+
+
+@torch.no_grad()
+def _joined(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """The elements of all tensors, one after the other."""
+    return torch.cat([t.reshape(-1) for t in tensors]) if tensors else like.new_empty(0)
+
+
+@torch.no_grad()
+def _spread(elements: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copies elements, one after the other, into tensors."""
+    parts = elements.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
+
+
+def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
+    """A tensor that is read, or a copy if it may lie where others are written."""
+    same = read.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
+    return read.clone() if same else read.contiguous()
+
+
+class SmddpProcessGroup(ProcessGroup):
+    """A group of ranks whose collectives the core runs.
+
+    Args:
+      store: of the group; for what the core does not have.
+      rank: this process's, in the group.
+      ranks: their numbers in the job, by their rank in the group.
+      name: of the group, equal on all its ranks.
+      process_set: the core's number of these ranks.
+      timeout: for what the core does not have.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        ranks: Sequence[int],
+        name: str,
+        process_set: int,
+        timeout: timedelta,
+    ) -> None:
+        super().__init__(rank, len(ranks))
+        self._store, self._rank, self._ranks, self._label = store, rank, ranks, name
+        self._set, self._timeout = process_set, timeout
+        self._count = itertools.count(1)
+        self._gloo: Any = None
+
+    # ---- what torch.distributed asks
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self._rank
+
+    def size(self) -> int:
+        """The number of ranks in the group."""
+        return len(self._ranks)
+
+    def name(self) -> str:
+        """The backend's name."""
+        return NAME
+
+    getRank, getSize, getBackendName = rank, size, name  # noqa: N815 - torch's names
+
+    def _set_group_name(self, name: str) -> None:
+        """Takes the name by which torch finds the group."""
+        self._label = name
+
+    @property
+    def group_name(self) -> str:
+        """The group's name, the same on all its ranks."""
+        return self._label
+
+    def __repr__(self) -> str:
+        return f"SmddpProcessGroup(rank={self._rank}, ranks={list(self._ranks)})"
+
+    def shutdown(self) -> None:
+        """Does nothing: the job goes on, for other groups, until the process ends."""
+
+    abort = shutdown
+
+    def next_collective(self, what: str) -> Collective:
+        """Counts one more collective of the group."""
+        return Collective(what, self._label, next(self._count), self._set)
+
+    # ---- reductions
+
+    @numbered("all_reduce")
+    def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Steps:
+        """Reduces tensors in place."""
+        tensors = _list(tensors)
+        yield from self._reduce(tensors, _op(opts), "all_reduce")
+        return tensors
+
+    allreduce_coalesced = allreduce
+
+    @numbered("reduce")
+    def reduce(self, tensors: Any, opts: Any = None, *_: Any) -> Steps:
+        """Reduces tensors in place on the root; on others they stay as they are."""
+        tensors = _list(tensors)
+        _checks.check_dense(tensors, "reduce")
+        root = self._rank == opts.rootRank
+        mine = tensors if root else [tensor.detach().clone() for tensor in tensors]
+        yield from self._reduce(mine, _op(opts), f"reduce to rank {opts.rootRank}")
+        return tensors
+
+    def _reduce(self, tensors: list[Any], op: Any, what: str) -> Steps:
+        order = _checks.in_place(tensors, what)
+        if tensors[0].is_complex() and _dtypes.kind_of(op) in (ReduceOp.SUM, ReduceOp.AVG):
+            tensors = [torch.view_as_real(tensor.detach()) for tensor in tensors]
+        dtype = tensors[0].dtype
+        known = _dtypes.core_op(op)
+        if known is not None and dtype in _dtypes.REDUCIBLE:
+            words = order if what == "all_reduce" else f"{what} {order}".strip()
+            yield _requests.allreduce(tensors, *known, words)
+            return
+        fold = _dtypes.fold_of(op, dtype)
+        if fold is None:
+            accepted = ", ".join(str(one).removeprefix("torch.") for one in _dtypes.REDUCIBLE)
+            raise BadInputError(
+                f"{what} has no {_dtypes.op_name(op)} of {dtype}; SUM, AVG, MIN, MAX and PRODUCT "
+                f"take {accepted}, bitwise operations take integers and bool"
+            )
+        for tensor in tensors:
+            everyone = tensor.new_empty((self.size(), tensor.numel()))
+            yield _requests.allgather(everyone, _apart(tensor, everyone))
+            _spread(functools.reduce(fold, everyone), [tensor])
+
+    @numbered("reduce_scatter_tensor")
+    def _reduce_scatter_base(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Reduces a tensor; each rank gets its part."""
+        yield from self._scatter_sum(written, read, _op(opts))
+        return [written]
+
+    reduce_scatter_tensor = reduce_scatter_single = _reduce_scatter_base
+
+    @numbered("reduce_scatter_tensor")
+    def reduce_scatter_tensor_coalesced(
+        self, written: Any, read: Any, opts: Any = None, *_: Any
+    ) -> Steps:
+        """Several reduce_scatter_tensor."""
+        for one, other in zip(written, read, strict=True):
+            yield from self._scatter_sum(one, other, _op(opts))
+        return written
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    @numbered("reduce_scatter")
+    def reduce_scatter(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Reduces lists of tensors, which may differ in size; each rank gets its own."""
+        what = "reduce_scatter"
+        written = _checks.only(written, what)
+        read = read if isinstance(read[0], torch.Tensor) else _checks.only(read, what)
+        _checks.check_count(len(read), self.size(), what)
+        _checks.check_dense([written, *read], what)
+        _checks.check_elements(written.numel(), read[self._rank].numel(), f"{what}'s output")
+        joined = _joined(read, written)
+        if len({tensor.numel() for tensor in read}) == 1:
+            yield from self._scatter_sum(written, joined, _op(opts))
+        else:
+            yield from self._reduce([joined], _op(opts), what)
+            _spread(joined.split([tensor.numel() for tensor in read])[self._rank], [written])
+        return [written]
+
+    def _scatter_sum(self, written: Any, read: Any, op: Any) -> Steps:
+        what = "reduce_scatter_tensor"
+        _checks.output(written, what)
+        _checks.check_dense([written, read], what)
+        _checks.check_elements(read.numel(), self.size() * written.numel(), f"{what}'s input")
+        known = _dtypes.core_op(op)
+        if known is not None and read.dtype in _dtypes.REDUCIBLE:
+            read = _apart(read, written)
+            yield _requests.reducescatter(written, read, self.size(), *known)
+            return
+        whole = read.detach().clone(memory_format=torch.contiguous_format).view(-1)
+        yield from self._reduce([whole], op, what)
+        _spread(whole.chunk(self.size())[self._rank], [written])
+
+    # ---- what only moves
+
+    @numbered("broadcast")
+    def broadcast(self, tensors: Any, opts: Any = None, *_: Any) -> Steps:
+        """Sends tensors of the root to all."""
+        tensors = _list(tensors)
+        order = _checks.in_place(tensors, "broadcast")
+        root = opts if isinstance(opts, int) else opts.rootRank
+        yield _requests.broadcast(tensors, self._ranks[root], order)
+        return tensors
+
+    @numbered("all_gather_into_tensor")
+    def _allgather_base(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Gathers tensors of one size in one tensor."""
+        yield from self._gather_into(written, read)
+        return [written]
+
+    allgather_into_tensor = all_gather_single = _allgather_base
+
+    @numbered("all_gather_into_tensor")
+    def allgather_into_tensor_coalesced(
+        self, written: Any, read: Any, opts: Any = None, *_: Any
+    ) -> Steps:
+        """Several all_gather_into_tensor."""
+        for one, other in zip(written, read, strict=True):
+            yield from self._gather_into(one, other)
+        return written
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def _gather_into(self, written: Any, read: Any) -> Steps:
+        what = "all_gather_into_tensor"
+        _checks.output(written, what)
+        _checks.check_dense([written, read], what)
+        _checks.check_elements(written.numel(), self.size() * read.numel(), f"{what}'s output")
+        own = written.data_ptr() + self._rank * read.numel() * read.element_size()
+        in_place = read.data_ptr() == own and read.is_contiguous()  # as FSDP has it
+        read = read if in_place else _apart(read, written)
+        yield _requests.allgather(written, read)
+
+    @numbered("all_gather")
+    def allgather(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Gathers tensors, which may differ in size, in lists."""
+        read = _checks.only(read, "all_gather")
+        outputs = written if isinstance(written[0], torch.Tensor) else written[0]
+        yield from self._gather_list(outputs, read)
+        return written
+
+    @numbered("all_gather_coalesced")
+    def allgather_coalesced(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Several all_gather; written[rank] has what comes from that rank."""
+        for i, tensor in enumerate(read):
+            yield from self._gather_list([outputs[i] for outputs in written], tensor)
+        return written
+
+    def _gather_list(self, written: Sequence[Any], read: Any) -> Steps:
+        what = "all_gather"
+        _checks.check_count(len(written), self.size(), what)
+        _checks.check_dense([*written, read], what)
+        counts = [tensor.numel() for tensor in written]
+        _checks.check_elements(read.numel(), counts[self._rank], f"{what}'s input")
+        flat = read.new_empty(sum(counts))
+        even = len(set(counts)) == 1
+        yield _requests.allgather(flat, read.contiguous(), None if even else counts)
+        _spread(flat, written)
+
+    @numbered("gather")
+    def gather(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Gathers tensors of one size on the root."""
+        read, root, what = _checks.only(read, "gather"), opts.rootRank, "gather"
+        outputs = _checks.only(written, what) if self._rank == root else []
+        _checks.check_dense([read, *outputs], what)
+        if self._rank == root:
+            _checks.check_count(len(outputs), self.size(), what)
+            for tensor in outputs:
+                _checks.check_elements(tensor.numel(), read.numel(), f"{what}'s output")
+        flat = read.new_empty(len(outputs) * read.numel())
+        counts = [read.numel() if p == root else 0 for _ in self._ranks for p in range(self.size())]
+        words = f"gather to rank {root} elements={read.numel()}"
+        yield _requests.alltoall(flat, read.contiguous(), counts, words)
+        _spread(flat, outputs)
+        return written
+
+    @numbered("scatter")
+    def scatter(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Scatters tensors of one size from the root."""
+        written, root, what = _checks.only(written, "scatter"), opts.rootRank, "scatter"
+        inputs = _checks.only(read, what) if self._rank == root else []
+        _checks.output(written, what)
+        _checks.check_dense([written, *inputs], what)
+        if self._rank == root:
+            _checks.check_count(len(inputs), self.size(), what)
+            for tensor in inputs:
+                _checks.check_elements(tensor.numel(), written.numel(), f"{what}'s input")
+        size = self.size()
+        counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
+        words = f"scatter from rank {root} elements={written.numel()}"
+        yield _requests.alltoall(written, _joined(inputs, written), counts, words)
+        return [written]
+
+    @numbered("all_to_all_single")
+    def alltoall_base(
+        self, written: Any, read: Any, to: Any, into: Any, opts: Any = None, *_: Any
+    ) -> Steps:
+        """Exchanges parts of tensors; `to`: rows that come from each rank, `into`: that go there.
+
+        Empty lists: as many for each.
+        """
+        what = "all_to_all_single"
+        _checks.output(written, what)
+        _checks.check_dense([written, read], what)
+        received = self._elements(written, to, f"{what}'s output")
+        sent = self._elements(read, into, f"{what}'s input")
+        yield from self._exchange(written, _apart(read, written), received, sent)
+        return [written]
+
+    all_to_all_single = alltoall_base
+
+    @numbered("all_to_all")
+    def alltoall(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
+        """Exchanges tensors, which may differ in size."""
+        for tensors in (written, read):
+            _checks.check_count(len(tensors), self.size(), "all_to_all")
+        _checks.check_dense([*written, *read], "all_to_all")
+        received, sent = ([tensor.numel() for tensor in tensors] for tensors in (written, read))
+        flat = written[0].new_empty(sum(received))
+        yield from self._exchange(flat, _joined(read, flat), received, sent)
+        _spread(flat, written)
+        return written
+
+    def _elements(self, tensor: Any, splits: Sequence[int], what: str) -> list[int]:
+        """The elements of each rank's part, from its rows."""
+        rows = tensor.shape[0] if tensor.dim() else 0
+        ranks = self.size()
+        if not splits:
+            if rows % ranks:
+                raise BadInputError(
+                    f"{what} has {rows} rows, which {ranks} ranks do not divide; give split sizes"
+                )
+            splits = [rows // ranks] * ranks
+        if len(splits) != ranks or sum(splits) != rows or min(splits) < 0:
+            raise BadInputError(
+                f"{what} has {rows} rows and split sizes {list(splits)}; give {ranks} that sum to "
+                "the rows"
+            )
+        row = tensor.numel() // rows if rows else 0
+        return [count * row for count in splits]
+
+    def _exchange(
+        self, written: Any, read: Any, received: Sequence[int], sent: Sequence[int]
+    ) -> Steps:
+        """An alltoall of ranks that know their own counts of elements only."""
+        ranks = self.size()
+        own = torch.tensor([*sent, *received], dtype=torch.int64)
+        told = own.new_empty((ranks, 2, ranks))
+        yield _requests.allgather(told, own)
+        for source, target in itertools.product(range(ranks), repeat=2):
+            goes, comes = told[source, 0, target].item(), told[target, 1, source].item()
+            if goes != comes:
+                raise BadInputError(
+                    f"rank {source} sends {goes} elements to rank {target}, which has room for "
+                    f"{comes}; on each pair of ranks the sizes must be equal"
+                )
+        yield _requests.alltoall(written, read, told[:, 0].flatten().tolist())
+
+    @numbered("barrier")
+    def barrier(self, opts: Any = None, *_: Any) -> Steps:
+        """Waits for all ranks."""
+        yield _requests.barrier()
+
+    # ---- what the core does not have: gloo, whose ranks connect when they first need to
+
+    def _connections(self) -> Any:
+        if self._gloo is None:
+            options = ProcessGroupGloo._Options()
+            options._timeout = self._timeout
+            options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
+            store = PrefixStore("p2p", self._store)
+            self._gloo = ProcessGroupGloo(store, self._rank, self.size(), options)
+        return self._gloo
+
+    def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
+        """Sends a tensor to a rank of the group."""
+        return self._connections().send(tensors, dst, tag)
+
+    def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
+        """Receives a tensor from a rank of the group."""
+        return self._connections().recv(tensors, src, tag)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
+        """Receives a tensor from any rank of the group."""
+        return self._connections().recv_anysource(tensors, tag)
+
+    def _get_backend(self, device: Any) -> Any:
+        """The group itself, whatever the device."""
+        del device
+        return self
+
+    supports_coalescing = supports_splitting = False

@@ -1,0 +1,110 @@
+"""Requests to the core (ops/capi/smddp.h) for tensors. Who runs one gives it its name.
+
+A request refers to its tensors, so their memory stays valid as long as it exists.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+
+from smddp_tf._src.job.enums import Kind
+from smddp_tf._src.job.native import Request, Tensor
+from smddp_tf._src.job.reduce_op import ReduceOp
+from smddp_tf.torch._dtypes import BYTE, NUMBERS
+
+# A tensor that is read, one that is written, and the dimensions of what is read.
+_Part = tuple[torch.Tensor, torch.Tensor, Sequence[int]]
+
+
+def _request(
+    kind: Kind,
+    dtype: int,
+    parts: Sequence[_Part],
+    *,
+    op: ReduceOp = ReduceOp.Sum,
+    factor: float = 1.0,
+    root: int = 0,
+    sizes: Sequence[int] | None = None,
+    words: str = "",
+) -> Request:
+    """A request. sizes: the C API's part_bytes; words: what must also be equal on all ranks."""
+    tensors = (Tensor * len(parts))()
+    for tensor, (read, written, dims) in zip(tensors, parts, strict=True):
+        tensor.input, tensor.output = read.data_ptr(), written.data_ptr()
+        tensor.ndim, tensor.dims = len(dims), (ctypes.c_int64 * len(dims))(*dims)
+    request = Request(kind=kind, dtype=dtype, op=op, root=root, prescale=factor, postscale=1.0)
+    request.num_tensors, request.tensors = len(parts), tensors
+    request.parts = parts
+    if words:
+        request.description = words.encode()
+    if sizes is not None:
+        request.part_bytes = (ctypes.c_int64 * len(sizes))(*sizes)
+    return request
+
+
+def _moved(dtype: torch.dtype) -> tuple[int, list[int], str]:
+    """How a dtype is moved: a number of the core's, dimensions of an element, and words.
+
+    What the core does not know goes as bytes.
+    """
+    number = NUMBERS.get(dtype)
+    return (BYTE, [dtype.itemsize], f"of {dtype}") if number is None else (number, [], "")
+
+
+def allreduce(
+    tensors: Sequence[torch.Tensor], op: ReduceOp, factor: float, order: str = ""
+) -> Request:
+    """Reduces tensors of one dtype in place. order: of their elements in memory."""
+    parts = [(tensor, tensor, tensor.shape) for tensor in tensors]
+    number = NUMBERS[tensors[0].dtype]
+    return _request(Kind.ALLREDUCE, number, parts, op=op, factor=factor, words=order)
+
+
+def broadcast(tensors: Sequence[torch.Tensor], root: int, order: str = "") -> Request:
+    """Sends tensors of one dtype from the job's rank `root`."""
+    number, element, words = _moved(tensors[0].dtype)
+    parts = [(tensor, tensor, [*tensor.shape, *element]) for tensor in tensors]
+    words = f"{words} {order}".strip()
+    return _request(Kind.BROADCAST, number, parts, root=root, words=words)
+
+
+def allgather(
+    written: torch.Tensor, read: torch.Tensor, counts: Sequence[int] | None = None
+) -> Request:
+    """Gathers contiguous tensors, in the order of ranks. counts: of elements, where they differ."""
+    number, element, words = _moved(read.dtype)
+    part = (read, written, [read.numel(), *element])
+    if counts is None:
+        return _request(Kind.ALLGATHER, number, [part], words=words)
+    sizes = [count * read.element_size() for count in counts]
+    words = f"{words} elements={list(counts)}".strip()
+    return _request(Kind.ALLGATHER, number, [part], sizes=sizes, words=words)
+
+
+def reducescatter(
+    written: torch.Tensor, read: torch.Tensor, ranks: int, op: ReduceOp, factor: float
+) -> Request:
+    """Reduces equal parts of a contiguous tensor; each rank gets its own."""
+    part = (read, written, [ranks, written.numel()])
+    return _request(Kind.REDUCESCATTER, NUMBERS[read.dtype], [part], op=op, factor=factor)
+
+
+def alltoall(
+    written: torch.Tensor, read: torch.Tensor, counts: Sequence[int], words: str = ""
+) -> Request:
+    """Exchanges parts of contiguous tensors.
+
+    counts: the elements from rank r to rank p, at [r * ranks + p].
+    """
+    number, element, more = _moved(read.dtype)
+    part = (read, written, [read.numel(), *element])
+    sizes = [count * read.element_size() for count in counts]
+    return _request(Kind.ALLTOALL, number, [part], sizes=sizes, words=f"{words} {more}".strip())
+
+
+def barrier(words: str = "") -> Request:
+    """Waits for all ranks."""
+    return _request(Kind.BARRIER, BYTE, [], words=words)

@@ -1,0 +1,253 @@
+"""Runs a collective: a generator that yields requests, and goes on when each is done.
+
+Its return value is the collective's result. What it refers to stays alive until it has ended.
+
+Each collective of a group has a number, by which the ranks match their requests. So several may be
+under way, and two ranks that call different ones get an error that shows both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Generator
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import DistBackendError, Work
+
+from smddp_tf._src.job import native
+from smddp_tf._src.job.enums import Code
+from smddp_tf.torch import _requests
+from smddp_tf.torch._checks import BadInputError
+
+Steps = Generator[native.Request, None, Any]
+
+_Done = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
+_numbers = itertools.count(1)
+_pending: dict[int, Pending] = {}  # requests of which the core has not told yet
+
+
+class Collective:
+    """One collective of a group, for requests and messages.
+
+    Args:
+      what: the name of torch.distributed's function.
+      group: the name of the group.
+      number: the collective's, in its group.
+      process_set: the core's number of the group's ranks.
+    """
+
+    def __init__(self, what: str, group: str, number: int, process_set: int) -> None:
+        self.what, self._set = what, process_set
+        self._name = f"collective {number} of group {group}".encode()
+
+    def named(self, request: native.Request) -> Any:
+        """The request with its name, for the C API."""
+        request.name, request.process_set = self._name, self._set
+        return ctypes.byref(request)
+
+    def error(self, message: str) -> DistBackendError:
+        """The exception for a failure that the core tells of."""
+        name = self._name.decode()
+        where = self.what if name in message else f"{self.what}, {name}"
+        return DistBackendError(f"smddp: {message} ({where})")
+
+    def run(self, request: native.Request) -> None:
+        """Runs one request; the calling thread moves the bytes.
+
+        Raises:
+          DistBackendError: the ranks' requests differ, a rank died, or a limit was exceeded.
+        """
+        if native.core().smddp_run(self.named(request)) != Code.OK:
+            raise self.error(native.last_error())
+
+    def refuse(self, problem: BadInputError) -> None:
+        """Has all ranks fail, since this one cannot take part. Does nothing if all cannot.
+
+        Raises:
+          DistBackendError: other ranks have requested a collective, or have another problem.
+        """
+        try:
+            self.run(_requests.barrier(f"refused on this rank: {problem}"))
+        except DistBackendError as error:
+            raise DistBackendError(f"{problem}. {error}") from problem
+
+
+class Pending(Work):
+    """A collective that goes on by itself."""
+
+    def __init__(self, collective: Collective, steps: Steps, first: native.Request) -> None:
+        super().__init__()
+        self._collective, self._steps = collective, steps
+        self._result: Any = None
+        self._error: Exception | None = None
+        self._over = False
+        self._told: Any = None  # completed at the end, for _future
+        self._future: Any = None
+        self._guard = threading.Lock()
+        self._ended = threading.Lock()  # held until the end: cheaper than an Event
+        self._ended.acquire()
+        self._post(first)
+
+    def _post(self, request: native.Request) -> None:
+        number = next(_numbers)
+        _pending[number] = self
+        self._request = request  # which keeps its tensors
+        named = self._collective.named(request)
+        native.core().smddp_post(named, _done, ctypes.c_void_p(number))
+
+    def _go_on(self, code: int, message: str) -> None:
+        """A request is done. Called on any thread."""
+        error: Exception | None = None
+        try:
+            if code == Code.OK:
+                self._post(next(self._steps))
+                return
+            error = self._collective.error(message)
+        except StopIteration as end:
+            self._result = end.value
+        except BadInputError as problem:
+            error = self._collective.error(str(problem))
+        except Exception as problem:  # wait() raises it
+            error = problem
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        self._steps.close()
+        with self._guard:
+            self._error, self._over = error, True
+            told = self._told
+        self._ended.release()
+        if told is not None:
+            told.set_result(None)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits for the end; raises what made the collective fail."""
+        seconds = timeout.total_seconds() if timeout else 0
+        if not self._ended.acquire(timeout=seconds if seconds > 0 else -1):
+            raise self._collective.error(f"not complete after {seconds:g} s")
+        self._ended.release()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return self._over
+
+    def is_success(self) -> bool:
+        """Whether it has ended well."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Exception | None:
+        """What made it fail."""
+        return self._error
+
+    def synchronize(self) -> None:
+        """Same as wait()."""
+        self.wait()
+
+    def result(self) -> Any:
+        """The tensors that it has written."""
+        self.wait()
+        return self._result
+
+    def get_future(self) -> Any:
+        """A future of result(). C++ sees a failure only if a callback of the future has raised."""
+        late = False
+        with self._guard:
+            if self._future is None:
+                self._told = torch.futures.Future()
+                self._future = self._told.then(lambda _: self.result())
+                late = self._over
+        if late:
+            self._told.set_result(None)
+        return self._future
+
+
+class Ended(Work):
+    """A collective that has ended well."""
+
+    def __init__(self, result: Any) -> None:
+        super().__init__()
+        self._result = result
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Returns at once."""
+        return True
+
+    def is_completed(self) -> bool:
+        """True."""
+        return True
+
+    def is_success(self) -> bool:
+        """True."""
+        return True
+
+    def synchronize(self) -> None:
+        """Returns at once."""
+
+    def result(self) -> Any:
+        """The tensors that it has written."""
+        return self._result
+
+    def get_future(self) -> Any:
+        """A future that has the result."""
+        future = torch.futures.Future()
+        future.set_result(self._result)
+        return future
+
+
+@_Done
+def _done(number: int, code: int, message: bytes) -> None:
+    text = message.decode(errors="replace") if code != Code.OK else ""
+    _pending.pop(number)._go_on(code, text)
+
+
+def start(collective: Collective, steps: Steps, asynchronous: bool) -> Work:
+    """Runs a collective's steps; unless asynchronous, to the end.
+
+    Raises:
+      BadInputError: no rank can take part; nothing was sent.
+      DistBackendError: the collective failed; nothing was sent if ranks disagree.
+    """
+    try:
+        request = next(steps)
+    except StopIteration as end:
+        return Ended(end.value)
+    except BadInputError as problem:
+        collective.refuse(problem)
+        raise
+    if asynchronous:
+        return Pending(collective, steps, request)
+    try:
+        while True:
+            collective.run(request)
+            request = next(steps)
+    except StopIteration as end:
+        return Ended(end.value)
+    except BadInputError as problem:  # of what the ranks have told each other: all find it
+        raise collective.error(str(problem)) from None
+
+
+def numbered(what: str) -> Callable[..., Any]:
+    """Makes a method of a process group, which yields requests, one that returns a Work.
+
+    The method runs to its end before it returns if its options' asyncOp is False.
+    """
+
+    def decorate(method: Callable[..., Steps]) -> Callable[..., Work]:
+        @functools.wraps(method)
+        def call(group: Any, *arguments: Any, **named: Any) -> Work:
+            options = named.get("opts", arguments[-1] if arguments else None)
+            asynchronous = getattr(options, "asyncOp", True) is not False
+            collective = group.next_collective(what)
+            return start(collective, method(group, *arguments, **named), asynchronous)
+
+        return call
+
+    return decorate

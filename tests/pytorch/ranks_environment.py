@@ -1,0 +1,49 @@
+"""What importing the package does to a process."""
+
+import os
+import sys
+
+from harness import rank, report, size, without_init
+
+_NAMES = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"]
+
+
+@without_init
+def imported():
+    """The variables of env://, and which frameworks are there."""
+    import smddp_tf
+
+    before = [name for name in ("torch", "tensorflow") if name in sys.modules]
+    import smddp_tf.torch
+
+    after = [name for name in ("torch", "tensorflow") if name in sys.modules]
+    values = {name: os.environ.get(name) for name in _NAMES}
+    connected = smddp_tf.is_initialized()
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("smddp")
+    ones = torch.ones(3)
+    dist.all_reduce(ones)
+    assert ones[0].item() == dist.get_world_size() == size, ones
+    assert dist.get_rank() == rank
+    report(before=before, after=after, values=values, connected=connected)
+
+
+@without_init
+def examples():
+    """Those of the docstrings."""
+    import doctest
+    import importlib
+    import pkgutil
+
+    import smddp_tf.torch
+
+    tried = 0
+    for found in [smddp_tf.torch.__name__] + [
+        f"smddp_tf.torch.{one.name}" for one in pkgutil.iter_modules(smddp_tf.torch.__path__)
+    ]:
+        result = doctest.testmod(importlib.import_module(found), extraglobs={"hvd": smddp_tf.torch})
+        assert result.failed == 0
+        tried += result.attempted
+    report(tried=tried)

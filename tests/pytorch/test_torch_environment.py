@@ -1,0 +1,62 @@
+"""Launchers, variables, and processes without TensorFlow."""
+
+import json
+import sys
+
+import pytest
+import torch_job
+
+launcher = torch_job.launcher
+
+
+def _by_smddprun(tmp_path, *words, env=None):
+    """Runs ranks_environment.imported on two ranks that smddprun starts."""
+    torch_job.need_torch()
+    body = torch_job.Body("ranks_environment", "imported", {})
+    command = [sys.executable, "-m", "smddp_tf.launch", "-np", "2", *words, sys.executable]
+    command += launcher.script(body, tmp_path)
+    env = {**torch_job.ENVIRONMENT, **(env or {})}
+    code, output, timed_out = launcher.run_command(command, timeout=120, env=env, folder=tmp_path)
+    assert (code, timed_out) == (0, False), output[-4000:]
+    return [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+
+
+def _check(results):
+    for rank, result in enumerate(results):
+        assert result["before"] == [], "import smddp_tf loads a framework"
+        assert result["after"] == ["torch"]
+        values = result["values"]
+        assert [values["RANK"], values["WORLD_SIZE"]] == [str(rank), "2"]
+        assert [values["LOCAL_RANK"], values["LOCAL_WORLD_SIZE"]] == [str(rank), "2"]
+        assert values["MASTER_ADDR"] == "127.0.0.1"
+    ports = {result["values"]["MASTER_PORT"] for result in results}
+    assert len(ports) == 1 and int(ports.pop()) > 1024
+
+
+def test_mpirun(tmp_path):
+    """The ranks agree on MASTER_ADDR and MASTER_PORT, so the import connects them."""
+    results = torch_job.run(tmp_path, "ranks_environment", "imported", 2).check(2)
+    assert all(result["connected"] for result in results.values())
+    _check([results[0], results[1]])
+
+
+@pytest.mark.parametrize("words", [[], ["--alias"]])
+def test_smddprun(tmp_path, words):
+    """Smddprun has chosen them, so the import waits for nobody."""
+    results = _by_smddprun(tmp_path, *words)
+    assert not any(result["connected"] for result in results)
+    _check(results)
+
+
+def test_variables_of_the_user(tmp_path):
+    """What is set stays as it is."""
+    env = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29653"}
+    for result in _by_smddprun(tmp_path, env=env):
+        assert result["values"]["MASTER_ADDR"] == "localhost"
+        assert result["values"]["MASTER_PORT"] == "29653"
+
+
+def test_examples_of_docstrings(tmp_path):
+    """On two ranks."""
+    results = torch_job.run(tmp_path, "ranks_environment", "examples", 2).check(2)
+    assert results[0]["tried"] >= 5

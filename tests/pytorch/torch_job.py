@@ -1,0 +1,54 @@
+"""Runs functions of the ranks_*.py here on ranks whose Python has PyTorch.
+
+The folder is not called torch: it would be found in torch's place where that is not installed.
+"""
+
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "multirank"))
+
+import launcher  # noqa: E402
+
+ENVIRONMENT = {"PYTHONPATH": f"{launcher.ROOT}:{HERE}", "PYTHONWARNINGS": "ignore"}
+
+
+@functools.cache
+def _why_not() -> str:
+    code, output, _ = launcher.run_command(
+        [sys.executable, "-c", "import torch.distributed"], timeout=120
+    )
+    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
+
+
+def need_torch() -> None:
+    """Skips the test if this Python has no PyTorch."""
+    if _why_not():
+        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+
+
+@dataclasses.dataclass
+class Body:
+    """A function of a module here, with its arguments; harness.py calls it on each rank."""
+
+    module: str
+    name: str
+    arguments: dict
+
+    def words(self) -> list:
+        """For harness.py."""
+        return [self.module, self.name, json.dumps(self.arguments)]
+
+
+def run(tmp_path, module, name, ranks, env=None, timeout=180, **arguments) -> launcher.Job:
+    """Runs MODULE.NAME(**arguments) on every rank."""
+    need_torch()
+    body = Body(module, name, arguments)
+    env = {**ENVIRONMENT, **(env or {})}
+    return launcher.run_ranks(body, ranks, tmp_path, env=env, timeout=timeout, cold=True)
