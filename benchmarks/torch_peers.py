@@ -1,0 +1,109 @@
+"""Compares the backend smddp with gloo: smddprun -np 2 python benchmarks/torch_peers.py.
+
+Both run in one job, each of every round in turn, so that a machine that others share treats both
+alike. A ratio is taken within a round; the table has its median and its quartiles over the rounds.
+"""
+
+import argparse
+import os
+import statistics
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import smddp_tf.torch  # noqa: F401 - registers the backend
+
+SIZES = [1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+BUDGET = 64 << 20  # bytes of a round, so that small sizes are repeated
+
+
+def seconds(function, times):
+    """The time of a call, of all ranks alike."""
+    dist.barrier()
+    start = time.perf_counter()
+    for _ in range(times):
+        function()
+    return (time.perf_counter() - start) / times
+
+
+def compare(name, functions, times, rounds):
+    """Prints a line of the table. functions: of smddp and gloo."""
+    for function in functions:
+        seconds(function, max(1, times // 4))
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(seconds(functions[0], times))
+        theirs.append(seconds(functions[1], times))
+    ratios = [other / own for own, other in zip(ours, theirs, strict=True)]
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    if dist.get_rank() == 0:
+        own, other = (1e3 * statistics.median(one) for one in (ours, theirs))
+        print(
+            f"| {name} | {own:.3f} ms | {other:.3f} ms | {middle:.2f} ({low:.2f} to {high:.2f}) |",
+            flush=True,
+        )
+
+
+def perceptron():
+    """1.9 million weights, a batch of 32."""
+    layers = [torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024)]
+    return torch.nn.Sequential(*layers, torch.nn.ReLU(), torch.nn.Linear(1024, 10)), (32, 784)
+
+
+def convolutions():
+    """2.4 million weights in convolutions, a batch of 8."""
+    layers, channels = [], 3
+    for wider in (32, 64, 128, 256, 256):
+        layers += [torch.nn.Conv2d(channels, wider, 3, 2, 1), torch.nn.BatchNorm2d(wider)]
+        layers += [torch.nn.ReLU(), torch.nn.Conv2d(wider, wider, 3, 1, 1), torch.nn.ReLU()]
+        channels = wider
+    layers += [torch.nn.Flatten(), torch.nn.Linear(256, 10)]
+    return torch.nn.Sequential(*layers), (8, 3, 32, 32)
+
+
+def steps(make, group):
+    """A function that makes one training step."""
+    torch.manual_seed(0)
+    model, shape = make()
+    inputs = torch.randn(shape)
+    model = DistributedDataParallel(model, process_group=group, gradient_as_bucket_view=True)
+
+    def step():
+        model.zero_grad()
+        model(inputs).square().mean().backward()
+
+    return step
+
+
+def main():
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    rounds = parser.parse_args().rounds
+    dist.init_process_group("smddp")
+    torch.set_num_threads(1)
+    groups = [dist.group.WORLD, dist.new_group(backend="gloo")]
+    if dist.get_rank() == 0:
+        load = os.getloadavg()[0]
+        ranks, cores = dist.get_world_size(), os.cpu_count()
+        print(
+            f"PyTorch {torch.__version__}, {ranks} ranks, {cores} cores, load {load:.1f} before\n"
+        )
+        print("| what | smddp | gloo | gloo's time over smddp's (quartiles) |\n|---|---|---|---|")
+    for size in SIZES:
+        tensor = torch.zeros(size // 4)
+        functions = [lambda g=group, t=tensor: dist.all_reduce(t, group=g) for group in groups]
+        name = f"all_reduce of {size >> 10} KiB"
+        compare(name, functions, max(2, min(300, BUDGET // size)), rounds)
+    for make in (perceptron, convolutions):
+        functions = [steps(make, group) for group in groups]
+        weights = sum(one.numel() for one in make()[0].parameters())
+        name = f"DDP step, {make.__name__}, {weights / 1e6:.1f} million weights"
+        compare(name, functions, 6, rounds)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
