@@ -88,9 +88,7 @@ def main():
     if dist.get_rank() == 0:
         load = os.getloadavg()[0]
         ranks, cores = dist.get_world_size(), os.cpu_count()
-        print(
-            f"PyTorch {torch.__version__}, {ranks} ranks, {cores} cores, load {load:.1f} before\n"
-        )
+        print(f"PyTorch {torch.__version__}, {ranks} ranks, {cores} cores, load {load:.1f}\n")
         print("| what | smddp | gloo | gloo's time over smddp's (quartiles) |\n|---|---|---|---|")
     for size in SIZES:
         tensor = torch.zeros(size // 4)

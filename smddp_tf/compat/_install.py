@@ -24,7 +24,6 @@ REFUSED = {
     "horovod.tensorflow.gradient_aggregation_eager": _PASSES,
     "horovod._keras": "its functions are those of horovod.tensorflow.keras",
     "horovod.common.basics": "its functions are those of horovod.tensorflow",
-    "smdistributed.dataparallel.torch": "this library is for TensorFlow",
     "smdistributed.modelparallel": "this library trains data-parallel",
 }
 

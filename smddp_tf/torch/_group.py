@@ -113,7 +113,8 @@ class SmddpProcessGroup(ProcessGroup):
 
     def next_collective(self, what: str) -> Collective:
         """Counts one more collective of the group."""
-        return Collective(what, self._label, next(self._count), self._set)
+        name = f"collective {next(self._count)} of group {self._label}"
+        return Collective(what, name, self._set)
 
     # ---- reductions
 

@@ -55,12 +55,21 @@ def _moved(dtype: torch.dtype) -> tuple[int, list[int], str]:
 
 
 def allreduce(
-    tensors: Sequence[torch.Tensor], op: ReduceOp, factor: float, order: str = ""
+    tensors: Sequence[torch.Tensor],
+    op: ReduceOp,
+    factor: float,
+    order: str = "",
+    after: float = 1.0,
 ) -> Request:
-    """Reduces tensors of one dtype in place. order: of their elements in memory."""
+    """Reduces tensors of one dtype in place. order: of their elements in memory.
+
+    factor, after: what inputs and results are multiplied by.
+    """
     parts = [(tensor, tensor, tensor.shape) for tensor in tensors]
     number = NUMBERS[tensors[0].dtype]
-    return _request(Kind.ALLREDUCE, number, parts, op=op, factor=factor, words=order)
+    request = _request(Kind.ALLREDUCE, number, parts, op=op, factor=factor, words=order)
+    request.postscale = after
+    return request
 
 
 def broadcast(tensors: Sequence[torch.Tensor], root: int, order: str = "") -> Request:

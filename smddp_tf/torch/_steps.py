@@ -20,7 +20,7 @@ import torch
 from torch.distributed import DistBackendError, Work
 
 from smddp_tf._src.job import native
-from smddp_tf._src.job.enums import Code
+from smddp_tf._src.job.enums import Code, Matching
 from smddp_tf.torch import _requests
 from smddp_tf.torch._checks import BadInputError
 
@@ -32,22 +32,24 @@ _pending: dict[int, Pending] = {}  # requests of which the core has not told yet
 
 
 class Collective:
-    """One collective of a group, for requests and messages.
+    """One collective, for requests and messages.
 
     Args:
-      what: the name of torch.distributed's function.
-      group: the name of the group.
-      number: the collective's, in its group.
-      process_set: the core's number of the group's ranks.
+      what: the name of the function that was called.
+      name: by which ranks match it; no other that is under way has it.
+      process_set: the core's number of the ranks.
+      matching: in which order; by default that of calls, as long as one is under way at a time.
     """
 
-    def __init__(self, what: str, group: str, number: int, process_set: int) -> None:
-        self.what, self._set = what, process_set
-        self._name = f"collective {number} of group {group}".encode()
+    def __init__(
+        self, what: str, name: str, process_set: int, matching: Matching = Matching.IN_ORDER
+    ) -> None:
+        self.what, self._set, self._matching = what, process_set, matching
+        self._name = name.encode()
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
-        request.name, request.process_set = self._name, self._set
+        request.name, request.process_set, request.matching = self._name, self._set, self._matching
         return ctypes.byref(request)
 
     def error(self, message: str) -> DistBackendError:

@@ -1,0 +1,1 @@
+"""smdistributed.dataparallel.torch: the backend smddp under SageMaker's names."""
