@@ -4,6 +4,8 @@ Importing this package registers the backend "smddp" with torch.distributed. It 
 WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT where the launcher has not;
 under plain mpirun it therefore waits for the other ranks. TensorFlow need not be installed.
 
+It also has the names of horovod.torch, for scripts that use these instead of torch.distributed.
+
 Examples:
   >>> import torch, torch.distributed as dist
   >>> import smddp_tf.torch
@@ -14,10 +16,112 @@ Examples:
   True
 """
 
+from smddp_tf._src.job.basics import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    size,
+)
+from smddp_tf._src.job.job import init, shutdown
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
+from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
+from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf.torch import _backend, _environment
+from smddp_tf.torch._collectives import (
+    allgather,
+    allgather_async,
+    allgather_object,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    barrier,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    broadcast_object,
+    poll,
+    synchronize,
+)
+from smddp_tf.torch._compression import Compression
+from smddp_tf.torch._optimizer import DistributedOptimizer
+from smddp_tf.torch._state import broadcast_optimizer_state, broadcast_parameters
 
 _backend.register()
 _environment.adopt_ranks()
 _environment.agree_on_master()
 
-__all__: list[str] = []
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

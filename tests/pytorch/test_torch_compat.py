@@ -9,10 +9,10 @@ launcher = torch_job.launcher
 SCRIPTS = launcher.ROOT / "tests" / "scripts"
 
 
-def _run(script, ranks):
+def _run(script, ranks, *arguments):
     torch_job.need_torch()
     command = [sys.executable, "-m", "smddp_tf.launch", "-np", str(ranks), "--alias"]
-    command += [sys.executable, SCRIPTS / script]
+    command += [sys.executable, SCRIPTS / script, *arguments]
     code, output, timed_out = launcher.run_command(command, timeout=120)
     assert (code, timed_out) == (0, False), output[-4000:]
     return output
@@ -31,3 +31,54 @@ def test_smddp_1():
     output = _run("smddp_torch_1.py", 2)
     for rank in range(2):
         assert f"rank {rank} local {rank} equal True sum True" in output, output[-3000:]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--fp16-allreduce"]])
+def test_horovod(arguments):
+    """Horovod's guide: broadcasts, DistributedOptimizer with clipping, an averaged metric."""
+    output = _run("horovod_torch.py", 2, *arguments)
+    for rank in range(2):
+        assert f"rank {rank} equal True better True" in output, output[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("collectives", 2),
+        ("collectives", 3),
+        ("errors", 2),
+        ("training", 2),
+        ("training", 4),
+        ("one_sided", 2),
+        ("optimizer_state", 2),
+    ],
+)
+def test_horovods_functions(tmp_path, name, ranks):
+    """Exact sums, errors with both sides, and the weights of one process."""
+    torch_job.run(tmp_path, "ranks_horovod", name, ranks).check(ranks)
+
+
+def test_refused_names(tmp_path):
+    """Each says what to use instead."""
+    torch_job.need_torch()
+    script = tmp_path / "refused.py"
+    script.write_text(
+        "import horovod.torch as hvd\n"
+        "from horovod.torch.compression import FP16Compressor\n"
+        "from horovod.torch.mpi_ops import poll, synchronize\n"
+        "from horovod.torch.functions import broadcast_object\n"
+        "for name, instead in hvd.REFUSED.items():\n"
+        "    try:\n"
+        "        getattr(hvd, name)\n"
+        "    except AttributeError as error:\n"
+        "        assert instead in str(error), error\n"
+        "    else:\n"
+        "        raise SystemExit(name)\n"
+        "try:\n"
+        "    import horovod.torch.elastic\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error, len(hvd.REFUSED))\n"
+    )
+    command = [sys.executable, "-m", "smddp_tf.compat", script]
+    code, output, _ = launcher.run_command(command, timeout=100)
+    assert code == 0 and "smddprun --max-restarts N 13" in output, output[-3000:]

@@ -1,5 +1,6 @@
 """horovod.common.util: version checks and build queries."""
 
+import importlib.util
 import re
 
 import smddp_tf
@@ -31,16 +32,21 @@ def split_list(items, num_parts: int) -> list:
 
 
 def extension_available(ext_base_name: str, verbose=False) -> bool:
-    """Whether collectives of this framework are there: those of "tensorflow" only."""
+    """Whether collectives of this framework are there: "tensorflow", or "torch" if installed."""
     del verbose
+    if ext_base_name == "torch":
+        return importlib.util.find_spec("torch") is not None
     return ext_base_name == "tensorflow"
 
 
 def check_extension(ext_name: str, ext_env_var="", pkg_path="", *args) -> None:
-    """Raises ImportError unless it is horovod.tensorflow."""
+    """Raises ImportError unless it is horovod.tensorflow, or horovod.torch with PyTorch."""
     del ext_env_var, pkg_path, args
-    if ext_name != "horovod.tensorflow":
-        raise ImportError(f"{ext_name} is not provided: this library is for TensorFlow")
+    if not extension_available(ext_name.removeprefix("horovod.")):
+        raise ImportError(
+            f"{ext_name} is not provided: this library is for TensorFlow, and for PyTorch where "
+            "that is installed"
+        )
 
 
 def gpu_available(ext_base_name="tensorflow", verbose=False) -> bool:

@@ -1,0 +1,3 @@
+"""horovod.torch.optimizer."""
+
+from smddp_tf.torch import DistributedOptimizer

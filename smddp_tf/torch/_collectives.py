@@ -1,0 +1,440 @@
+"""Horovod's collectives of PyTorch tensors. Ranks match them by name, in whatever order they come.
+
+A handle is the Work of torch.distributed that goes on by itself.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import itertools
+from typing import Any
+
+import torch
+from torch.distributed import Work
+
+from smddp_tf._src.job.enums import Matching
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
+from smddp_tf.torch import _checks, _dtypes, _requests
+from smddp_tf.torch._checks import BadInputError
+from smddp_tf.torch._compression import Compression, NoneCompressor
+from smddp_tf.torch._steps import Collective, Steps, start
+
+_unnamed: dict[str, Any] = collections.defaultdict(lambda: itertools.count(1))
+
+
+def begin(what: str, name: str | None, number: int, steps: Steps, wait: bool) -> Work:
+    """Starts a collective on the process set with this number; by default named by its count."""
+    name = f"{what}.{name}" if name else f"{what}.noname.{next(_unnamed[what])}"
+    return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait)
+
+
+def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
+    """The reduce operation of Horovod's old argument, or of its new one.
+
+    Raises:
+      ValueError: both are given, or the operation is not there for PyTorch.
+    """
+    if average is not None and op is not None:
+        raise ValueError("give op or average, not both; average is Horovod's old name for op")
+    if op is None:
+        return Sum if average is False else Average
+    op = ReduceOp(op)
+    if op is Adasum:
+        raise ValueError("Adasum is there for TensorFlow only; take Average or Sum")
+    return op
+
+
+def _reduce(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
+    """Reduces tensors of one dtype in place."""
+    order = _checks.in_place(tensors, "allreduce")
+    dtype = tensors[0].dtype
+    if dtype not in _dtypes.REDUCIBLE:
+        raise BadInputError(f"allreduce of {dtype} is not supported; give tensor.float()")
+    if not dtype.is_floating_point and op is Average:
+        raise BadInputError(f"allreduce averages floating types, not {dtype}; give op=hvd.Sum")
+    yield _requests.allreduce(tensors, op, before, order, after)
+    return tensors
+
+
+def reduced(tensors: list[Any], compression: Any, op: ReduceOp, before: float, after: float) -> Any:
+    """Steps that reduce tensors in place, compressed on the way."""
+    if compression is NoneCompressor:
+        yield from _reduce(tensors, op, before, after)
+        return tensors
+    with torch.no_grad():
+        pairs = [compression.compress(tensor) for tensor in tensors]
+    yield from _reduce([tensor for tensor, _ in pairs], op, before, after)
+    with torch.no_grad():
+        for tensor, (small, context) in zip(tensors, pairs, strict=True):
+            tensor.copy_(compression.decompress(small, context))
+    return tensors
+
+
+def _first(steps: Steps) -> Steps:
+    """The one tensor of a list that steps return."""
+    return (yield from steps)[0]
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Work:
+    """Starts to reduce a tensor in place.
+
+    Args:
+      tensor: of any shape, of a floating or integer dtype, equal on all ranks; contiguous.
+      average: Horovod's old argument; False means Sum.
+      name: by which ranks match it; no other that is under way has it.
+      op: Average (for floating dtypes), Sum, Min, Max or Product.
+      prescale_factor: multiplies the tensor before it is reduced.
+      postscale_factor: multiplies the result.
+      process_set: whose ranks take part.
+
+    Returns:
+      A handle for poll() and synchronize().
+
+    Raises:
+      ValueError: an argument cannot be used.
+      torch.distributed.DistBackendError: from synchronize(): ranks disagree, or one died.
+
+    Examples:
+      >>> handle = hvd.allreduce_async_(torch.ones(3), op=hvd.Sum)
+      >>> hvd.synchronize(handle).tolist() == 3 * [hvd.size()]
+      True
+    """
+    op = resolve_op(average, op)
+    number = check_process_set(process_set).id
+    steps = _first(_reduce([tensor.detach()], op, prescale_factor, postscale_factor))
+    return begin("allreduce", name, number, steps, wait=False)
+
+
+def allreduce_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work:
+    """Starts to reduce a copy of a tensor; otherwise as allreduce_async_().
+
+    Examples:
+      >>> handle = hvd.allreduce_async(torch.ones(3), name="loss")
+      >>> hvd.synchronize(handle).tolist()
+      [1.0, 1.0, 1.0]
+    """
+    return allreduce_async_(_copy(tensor), *arguments, **named)
+
+
+def allreduce_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+    """Reduces a tensor in place, and returns it; arguments as of allreduce_async_().
+
+    Examples:
+      >>> values = torch.ones(3)
+      >>> hvd.allreduce_(values, op=hvd.Sum).tolist() == 3 * [hvd.size()]
+      True
+    """
+    synchronize(allreduce_async_(tensor, *arguments, **named))
+    return tensor
+
+
+class _Allreduce(torch.autograd.Function):
+    """A reduction whose gradient is reduced in the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
+        ctx.options = options
+        return synchronize(allreduce_async(tensor, **options))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        op = resolve_op(ctx.options.get("average"), ctx.options.get("op"))
+        if op not in (Sum, Average):
+            raise ValueError(f"allreduce with op={op} has no gradient; Sum and Average have")
+        name = ctx.options.get("name")
+        options = {**ctx.options, "name": f"{name}.gradient" if name else None}
+        return synchronize(allreduce_async(gradients[0], **options)), None
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor over the ranks. Its gradient is reduced in the same way.
+
+    Args:
+      tensor: as of allreduce_async_().
+      average: Horovod's old argument; False means Sum.
+      name: by which ranks match it.
+      compression: Compression.none or .fp16.
+      op: Average by default.
+      prescale_factor: multiplies the tensor before it is reduced.
+      postscale_factor: multiplies the result.
+      process_set: whose ranks take part.
+
+    Returns:
+      A tensor of the same shape and dtype.
+
+    Raises:
+      ValueError: an argument cannot be used.
+      torch.distributed.DistBackendError: ranks disagree, or one died.
+
+    Examples:
+      >>> hvd.allreduce(torch.tensor([2.0, 4.0])).tolist()
+      [2.0, 4.0]
+    """
+    options: dict[str, Any] = {"average": average, "name": name, "op": op}
+    options |= {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    options["process_set"] = process_set
+    small, context = compression.compress(tensor)
+    return compression.decompress(_Allreduce.apply(small, options), context)
+
+
+def _gather(tensor: torch.Tensor, ranks: int) -> Steps:
+    """Gathers tensors that may differ in rows."""
+    _checks.check_dense([tensor], "allgather")
+    rows = tensor.detach().contiguous()
+    rows = rows.view(1) if rows.dim() == 0 else rows
+    own = torch.tensor([rows.shape[0], rows[:1].numel() if rows.shape[0] else -1])
+    told = own.new_empty((ranks, 2))
+    yield _requests.allgather(told, own)
+    shapes = set(told[:, 1].tolist()) - {-1}
+    if len(shapes) > 1:
+        raise BadInputError(f"allgather of tensors whose rows have {sorted(shapes)} elements")
+    counts = [count * max(row, 0) for count, row in told.tolist()]
+    gathered = rows.new_empty((int(told[:, 0].sum()), *rows.shape[1:]))
+    yield _requests.allgather(gathered, rows, counts)
+    return gathered
+
+
+def _no_gradient(tensor: torch.Tensor, what: str) -> None:
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ValueError(f"{what} has no gradient; give tensor.detach(), or call it in no_grad()")
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Work:
+    """Starts to gather tensors along their first dimension, which may differ between ranks.
+
+    Args:
+      tensor: of any dtype; all dimensions but the first are equal on all ranks.
+      name: by which ranks match it.
+      process_set: whose ranks take part.
+
+    Returns:
+      A handle for poll() and synchronize().
+
+    Raises:
+      ValueError: the tensor requires a gradient, or cannot be used.
+
+    Examples:
+      >>> handle = hvd.allgather_async(torch.ones(2, 3))
+      >>> list(hvd.synchronize(handle).shape) == [2 * hvd.size(), 3]
+      True
+    """
+    _no_gradient(tensor, "allgather")
+    group = check_process_set(process_set)
+    return begin("allgather", name, group.id, _gather(tensor, group.size), wait=False)
+
+
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Gathers tensors, as allgather_async() does, and waits.
+
+    Examples:
+      >>> hvd.allgather(torch.tensor([hvd.rank()])).tolist() == list(range(hvd.size()))
+      True
+    """
+    return synchronize(allgather_async(tensor, name, process_set))
+
+
+def _sent(tensors: list[Any], root: int) -> Steps:
+    """Sends tensors in place, those of a dtype together."""
+    by_dtype = collections.defaultdict(list)
+    for tensor in tensors:
+        by_dtype[tensor.dtype].append(tensor.detach())
+    for same in by_dtype.values():
+        order = _checks.in_place(same, "broadcast")
+        yield _requests.broadcast(same, root, order)
+    return tensors
+
+
+def send_all(tensors: list[Any], root: int, what: str) -> None:
+    """Sends tensors of the job's rank `root` to all, in place."""
+    copies = [one if one.is_contiguous() else _copy(one) for one in tensors]
+    begin(what, None, check_process_set(global_process_set).id, _sent(copies, root), wait=True)
+    with torch.no_grad():
+        for tensor, copy in zip(tensors, copies, strict=True):
+            if copy is not tensor:
+                tensor.copy_(copy)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Work:
+    """Starts to send the tensor of one rank to all, in place.
+
+    Args:
+      tensor: of any dtype, of one shape on all ranks; contiguous.
+      root_rank: the sender's number in the job.
+      name: by which ranks match it.
+      process_set: whose ranks take part.
+
+    Returns:
+      A handle for poll() and synchronize().
+
+    Raises:
+      ValueError: root_rank is not in the process set, or the tensor cannot be used.
+
+    Examples:
+      >>> handle = hvd.broadcast_async_(torch.ones(3), root_rank=0)
+      >>> hvd.synchronize(handle).tolist()
+      [1.0, 1.0, 1.0]
+    """
+    group = check_process_set(process_set)
+    if root_rank not in group.ranks:
+        raise ValueError(f"root_rank={root_rank} is not among the ranks {list(group.ranks)}")
+    return begin("broadcast", name, group.id, _first(_sent([tensor], root_rank)), wait=False)
+
+
+def broadcast_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work:
+    """Starts to send a copy of a tensor; otherwise as broadcast_async_().
+
+    Examples:
+      >>> hvd.synchronize(hvd.broadcast_async(torch.ones(1), 0)).tolist()
+      [1.0]
+    """
+    _no_gradient(tensor, "broadcast")
+    return broadcast_async_(_copy(tensor), *arguments, **named)
+
+
+def broadcast_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+    """Sends the tensor of one rank to all, in place, and returns it.
+
+    Examples:
+      >>> hvd.broadcast_(torch.ones(2), root_rank=0).tolist()
+      [1.0, 1.0]
+    """
+    synchronize(broadcast_async_(tensor, *arguments, **named))
+    return tensor
+
+
+def broadcast(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
+    """Returns the tensor of one rank on all.
+
+    Examples:
+      >>> hvd.broadcast(torch.tensor([7]), root_rank=0).tolist()
+      [7]
+    """
+    return synchronize(broadcast_async(tensor, *arguments, **named))
+
+
+def poll(handle: Work) -> bool:
+    """Whether a handle's collective has ended, so that synchronize() would not wait.
+
+    Examples:
+      >>> handle = hvd.allreduce_async(torch.ones(1))
+      >>> _ = hvd.synchronize(handle)
+      >>> hvd.poll(handle)
+      True
+    """
+    return handle.is_completed()
+
+
+def synchronize(handle: Work) -> torch.Tensor:
+    """Waits for a handle's collective, and returns its tensor.
+
+    Raises:
+      torch.distributed.DistBackendError: ranks disagree, or one died.
+
+    Examples:
+      >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2))).tolist()
+      [1.0, 1.0]
+    """
+    handle.wait()
+    return handle.result()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits for all ranks.
+
+    Examples:
+      >>> hvd.barrier()
+    """
+
+    def steps() -> Steps:
+        yield _requests.barrier()
+
+    begin("barrier", None, check_process_set(process_set).id, steps(), wait=True)
+
+
+def _object_steps(value: Any, root: int, is_root: bool) -> Steps:
+    payload = io.BytesIO()
+    if is_root:
+        torch.save(value, payload)
+    length = torch.tensor([payload.tell()])
+    yield _requests.broadcast([length], root)
+    data = torch.frombuffer(bytearray(payload.getvalue() or length.item()), dtype=torch.uint8)
+    yield _requests.broadcast([data], root)
+    return value if is_root else torch.load(io.BytesIO(data.numpy()), weights_only=False)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Returns one rank's object on all; it travels as torch.save() writes it.
+
+    Args:
+      obj: the object of the root; what other ranks give is ignored.
+      root_rank: the sender's number in the job.
+      name: by which ranks match it.
+      process_set: whose ranks take part.
+
+    Raises:
+      torch.distributed.DistBackendError: ranks disagree, or one died.
+
+    Examples:
+      >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
+      {'epoch': 3}
+    """
+    group = check_process_set(process_set)
+    is_root = group.ranks[group.rank] == root_rank
+    steps = _object_steps(obj, root_rank, is_root)
+    return begin("broadcast_object", name, group.id, steps, wait=True).result()
+
+
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Returns the objects of all ranks, in their order, on all.
+
+    Examples:
+      >>> hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
+      True
+    """
+    group = check_process_set(process_set)
+    payload = io.BytesIO()
+    torch.save(obj, payload)
+    own = torch.frombuffer(bytearray(payload.getvalue()), dtype=torch.uint8)
+    sizes = allgather(torch.tensor([own.numel()]), name and f"{name}.sizes", process_set)
+    parts = allgather(own, name, process_set).split(sizes.tolist())
+    assert len(parts) == group.size
+    return [torch.load(io.BytesIO(part.numpy()), weights_only=False) for part in parts]

@@ -1,0 +1,211 @@
+"""Horovod's DistributedOptimizer: reduces gradients while the backward pass still runs."""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from smddp_tf._src.job import config
+from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf.torch import _collectives
+from smddp_tf.torch._compression import Compression
+
+_Tensors = list[torch.Tensor]
+
+
+def _buckets(parameters: _Tensors, limit: int) -> list[_Tensors]:
+    """Parameters whose gradients travel together: of one dtype, from the last to the first."""
+    buckets: list[_Tensors] = []
+    size = 0
+    for one in reversed(parameters):
+        bytes_of_one = one.numel() * one.element_size()
+        if not buckets or buckets[-1][0].dtype != one.dtype or size + bytes_of_one > limit:
+            buckets.append([])
+            size = 0
+        buckets[-1].append(one)
+        size += bytes_of_one
+    return buckets
+
+
+def _check_names(named: list[tuple[str, torch.Tensor]], parameters: _Tensors) -> None:
+    """Rejects names that do not fit the optimizer's parameters.
+
+    Raises:
+      ValueError: named_parameters are no pairs, repeat a name, or leave out a parameter.
+    """
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ValueError("named_parameters takes pairs, as model.named_parameters() gives them")
+    names = [name for name, _ in named]
+    if len(set(names)) != len(names):
+        raise ValueError(f"named_parameters has {names} with equal names; each must be unique")
+    missing = {id(one) for one in parameters} - {id(one) for _, one in named}
+    if named and missing:
+        raise ValueError(
+            f"named_parameters lacks {len(missing)} of the optimizer's parameters; give those of "
+            "the whole model"
+        )
+
+
+class _Reducer:
+    """Starts a bucket's reduction when all its gradients are there."""
+
+    def __init__(self, parameters: _Tensors, reduce: Any, passes: int, dense: bool, key: int):
+        self._reduce, self._passes, self._dense, self._key = reduce, passes, dense, key
+        self.buckets = _buckets(parameters, config.load().bucket_bytes)
+        self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
+        self._handles: dict[int, Any] = {}
+        self._begin_step()
+        for one in parameters:
+            one.register_post_accumulate_grad_hook(self._ready)
+
+    def _begin_step(self) -> None:
+        self._left = dict.fromkeys(self._bucket, self._passes)  # passes, of each parameter
+        self._open = [len(bucket) for bucket in self.buckets]  # parameters, of each bucket
+
+    def _ready(self, one: torch.Tensor) -> None:
+        """The gradient of a parameter is there."""
+        number = self._bucket[one]
+        if number in self._handles:
+            raise AssertionError(
+                "a gradient was computed again after its reduction began; call optimizer.step() "
+                "after each backward pass, or give backward_passes_per_step"
+            )
+        self._left[one] -= 1
+        self._open[number] -= self._left[one] == 0
+        if self._open[number] == 0:
+            self._start(number)
+
+    def _start(self, number: int) -> None:
+        gradients = []
+        for one in self.buckets[number]:
+            if one.grad is None:  # not computed here, but perhaps on another rank
+                one.grad = torch.zeros_like(one)
+            if one.grad.is_sparse and self._dense:
+                one.grad = one.grad.to_dense()
+            if one.grad.layout is torch.strided and not one.grad.is_contiguous():
+                one.grad = one.grad.contiguous()
+            gradients.append(one.grad)
+        name = f"optimizer {self._key}, bucket {number + 1} of {len(self.buckets)}"
+        self._handles[number] = self._reduce(gradients, name)
+
+    def synchronize(self) -> None:
+        """Waits for all gradients; those that were not computed count as zeros."""
+        for number in range(len(self.buckets)):
+            if number not in self._handles:
+                self._start(number)
+        handles, self._handles = self._handles, {}
+        self._begin_step()
+        for handle in handles.values():
+            handle.wait()
+
+
+_made = 0
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """Makes an optimizer reduce gradients over the ranks before each step.
+
+    Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs. The
+    optimizer also gets synchronize(), which waits for them, and skip_synchronize(), under which
+    step() does not wait again: for a script that clips gradients in between.
+
+    Args:
+      optimizer: of parameters on the CPU, in the same order on all ranks.
+      named_parameters: model.named_parameters(); only checked.
+      compression: Compression.none or .fp16.
+      backward_passes_per_step: gradients of so many passes are summed before they are reduced.
+      op: Average or Sum.
+      gradient_predivide_factor: divides before the sum, with Average; the rest follows after it.
+      num_groups: accepted as Horovod accepts it; buckets are by size.
+      groups: likewise.
+      sparse_as_dense: makes sparse gradients dense; they are an error otherwise.
+      process_set: whose ranks take part.
+
+    Returns:
+      The same optimizer.
+
+    Raises:
+      ValueError: an argument cannot be used.
+      torch.distributed.DistBackendError: from step(): ranks disagree, or one died.
+
+    Examples:
+      >>> model = torch.nn.Linear(2, 1)
+      >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+      >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+      >>> model(torch.ones(1, 2)).sum().backward()
+      >>> optimizer.step()  # with the average of the ranks' gradients
+    """
+    global _made
+    del num_groups, groups
+    group = check_process_set(process_set)
+    op = _collectives.resolve_op(None, op)
+    if op not in (Average, Sum):
+        raise ValueError(f"op={op}: gradients are reduced by Average or Sum")
+    if gradient_predivide_factor != 1.0 and op is not Average:
+        raise ValueError("gradient_predivide_factor is for op=hvd.Average")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step={backward_passes_per_step} is not >= 1")
+    if hasattr(optimizer, "skip_synchronize"):
+        raise ValueError("this optimizer is a DistributedOptimizer already")
+    parameters = [one for part in optimizer.param_groups for one in part["params"]]
+    _check_names(list(named_parameters or ()), parameters)
+    before, after, kind = 1.0, 1.0, op
+    if gradient_predivide_factor != 1.0:
+        before = 1 / gradient_predivide_factor
+        after, kind = gradient_predivide_factor / group.size, Sum
+
+    def reduce(gradients: _Tensors, name: str) -> Any:
+        steps = _collectives.reduced(gradients, compression, kind, before, after)
+        return _collectives.begin("gradients", name, group.id, steps, wait=False)
+
+    _made += 1
+    needed = [one for one in parameters if one.requires_grad]
+    reducer = _Reducer(needed, reduce, backward_passes_per_step, sparse_as_dense, _made)
+    _give_methods(optimizer, reducer)
+    return optimizer
+
+
+def _give_methods(optimizer: Any, reducer: _Reducer) -> None:
+    """Has step() wait for gradients; adds synchronize() and skip_synchronize()."""
+    waits = True
+
+    def before_step(self: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if any(callable(one) for one in (*arguments[1:], *named.values())):
+            raise ValueError(
+                "step(closure) computes gradients after they were reduced; call backward() before "
+                "step(), without a closure"
+            )
+        if waits:
+            reducer.synchronize()
+
+    def synchronize(self: Any) -> None:
+        reducer.synchronize()
+
+    @contextlib.contextmanager
+    def skip_synchronize(self: Any) -> Iterator[None]:
+        nonlocal waits
+        waits = False
+        try:
+            yield
+        finally:
+            waits = True
+
+    optimizer.register_step_pre_hook(before_step)
+    optimizer.synchronize = types.MethodType(synchronize, optimizer)
+    optimizer.skip_synchronize = types.MethodType(skip_synchronize, optimizer)

@@ -1,0 +1,187 @@
+"""Horovod's functions for PyTorch, on every rank."""
+
+import torch
+import torch.distributed as dist
+from harness import rank, report, size, without_init
+from ranks_training import RATE, ROWS, Model, Whole, _assert_equal, _loss, _sgd, _train
+
+import smddp_tf.torch as hvd
+
+SUM = sum(range(1, size + 1))
+
+
+def _own(*shape, dtype=torch.float32):
+    return torch.full(shape, rank + 1, dtype=dtype)
+
+
+def _error(function) -> tuple:
+    try:
+        function()
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "", "nothing was raised"
+
+
+@without_init
+def collectives():
+    """Exact results, sync and async, in place and not; handles that ranks begin in other orders."""
+    hvd.init()
+    assert (hvd.rank(), hvd.size(), hvd.local_size()) == (rank, size, size)
+    assert hvd.allreduce(_own(3)).tolist() == 3 * [SUM / size]
+    assert hvd.allreduce(_own(3), average=False).tolist() == 3 * [SUM]
+    assert hvd.allreduce(_own(3, dtype=torch.int64), op=hvd.Sum).tolist() == 3 * [SUM]
+    assert hvd.allreduce(_own(2), op=hvd.Max, name="max").tolist() == 2 * [size]
+    assert hvd.allreduce(_own(2), compression=hvd.Compression.fp16).dtype is torch.float32
+    scaled = hvd.allreduce(_own(2), op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)
+    assert scaled.tolist() == 2 * [2.0 * SUM]
+    tensor = _own(2)
+    assert hvd.allreduce_(tensor, op=hvd.Sum) is tensor and tensor.tolist() == 2 * [SUM]
+    numbers = range(20) if rank % 2 else reversed(range(20))
+    handles = {i: hvd.allreduce_async(_own(5) * i, name=str(i), op=hvd.Sum) for i in numbers}
+    for i in range(20):
+        assert hvd.synchronize(handles[i]).tolist() == 5 * [SUM * i]
+        assert hvd.poll(handles[i])
+    weights = _own(3).requires_grad_()
+    (hvd.allreduce(weights * 2, op=hvd.Sum) * (rank + 1)).sum().backward()
+    assert weights.grad.tolist() == 3 * [2.0 * SUM]
+    rows = hvd.allgather(_own(rank + 1, 2))
+    assert rows[:, 0].tolist() == [r + 1.0 for r in range(size) for _ in range(r + 1)]
+    assert hvd.allgather(torch.tensor(rank)).tolist() == list(range(size))
+    assert hvd.allgather(torch.empty(0 if rank else 2, 3)).shape == (2, 3)
+    assert hvd.broadcast(_own(2), size - 1).tolist() == 2 * [float(size)]
+    tensor = _own(2)
+    assert hvd.broadcast_(tensor, 0) is tensor and tensor.tolist() == [1.0, 1.0]
+    assert hvd.broadcast_object([rank, "x" * 1000], 1) == [1, "x" * 1000]
+    assert hvd.allgather_object({"r": "y" * rank}) == [{"r": "y" * r} for r in range(size)]
+    hvd.barrier()
+    one = hvd.add_process_set([0])
+    if rank == 0:
+        assert hvd.allreduce(_own(2), process_set=one).tolist() == [1.0, 1.0]
+    report(done=True)
+
+
+@without_init
+def errors():
+    """Shapes that differ, and arguments that cannot be used."""
+    hvd.init()
+    kind, text = _error(lambda: hvd.allreduce(_own(3 + rank), name="loss"))
+    assert kind == "DistBackendError" and "'allreduce.loss'" in text, text
+    assert "rank 0 has [float32 [3]]" in text and "[float32 [4]]" in text, text
+    kind, text = _error(lambda: hvd.allgather(torch.ones(2, 3 + rank)))
+    assert kind == "DistBackendError" and "rows have [3, 4" in text, text
+    for function, words in {
+        lambda: hvd.allreduce(_own(2), op=hvd.Adasum): "Adasum is there for TensorFlow only",
+        lambda: hvd.allreduce(_own(2), average=True, op=hvd.Sum): "give op or average, not both",
+        lambda: hvd.allreduce(_own(2, dtype=torch.int32)): "averages floating types",
+        lambda: hvd.allreduce(_own(2) > 1, op=hvd.Sum): "allreduce of torch.bool",
+        lambda: hvd.broadcast(_own(2), size): f"root_rank={size} is not among",
+        lambda: hvd.allgather(_own(2).requires_grad_()): "allgather has no gradient",
+        lambda: hvd.broadcast_parameters([1, 2]): "takes model.state_dict()",
+    }.items():
+        kind, text = _error(function)
+        assert kind in ("ValueError", "BadInputError") and words in text, (kind, text)
+    model = torch.nn.Linear(2, 1)
+    names = [("same", one) for one in model.parameters()]
+    for function, words in {
+        lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), names): "must be unique",
+        lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), names[:1]): "lacks 1 of",
+        lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), op=hvd.Max): "Average or Sum",
+    }.items():
+        kind, text = _error(function)
+        assert kind == "ValueError" and words in text, (kind, text)
+    optimizer = hvd.DistributedOptimizer(_sgd(model.parameters()), model.named_parameters())
+    kind, text = _error(lambda: hvd.DistributedOptimizer(optimizer))
+    assert kind == "ValueError" and "already" in text, text
+    kind, text = _error(lambda: optimizer.step(lambda: 0.0))
+    assert kind == "ValueError" and "step(closure)" in text, text
+    model(torch.ones(1, 2)).sum().backward()
+    kind, text = _error(lambda: model(torch.ones(1, 2)).sum().backward())
+    assert "backward_passes_per_step" in text, text
+    optimizer.step()
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    sparse = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0))
+    kind, text = _error(lambda: table(torch.tensor([1])).sum().backward())
+    assert "to_dense()" in text, text
+    del sparse
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    table.weight.data.fill_(0)
+    dense = hvd.DistributedOptimizer(_sgd(table.parameters()), sparse_as_dense=True)
+    table(torch.tensor([rank])).sum().backward()
+    dense.step()
+    assert table.weight[:size].flatten().tolist() == 2 * size * [-RATE / size]
+    assert hvd.allreduce(_own(2), op=hvd.Sum).tolist() == 2 * [SUM]
+    report(done=True)
+
+
+def _zeros(optimizer, *_):
+    """Gives what was not used a gradient of zeros, as DistributedOptimizer does."""
+    for weights in optimizer.param_groups[0]["params"]:
+        if weights.grad is None:
+            weights.grad = torch.zeros_like(weights)
+
+
+@without_init
+def training():
+    """DistributedOptimizer in its modes has the weights of one process, bit for bit."""
+    hvd.init()
+    cases = [
+        (Whole, {}, {}),
+        (Whole, {"gradient_predivide_factor": 2.0}, {}),
+        (Whole, {"backward_passes_per_step": 2}, {"every": 2}),
+        (Model, {}, {}),
+    ]
+    for make, options, training in cases:
+        model = make()
+        if rank:
+            for weights in model.parameters():
+                weights.data.fill_(rank)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        optimizer = _sgd(model.parameters())
+        named = model.named_parameters()
+        optimizer = hvd.DistributedOptimizer(optimizer, named, **options)
+        _train(model, optimizer, **training)
+        alone = make()
+        optimizer = _sgd(alone.parameters())
+        optimizer.register_step_pre_hook(_zeros)
+        _train(alone, optimizer, own_rows=False, **training)
+        alone = list(alone.parameters())
+        _assert_equal(list(model.parameters()), alone)
+    report(done=True)
+
+
+@without_init
+def one_sided():
+    """A layer that one rank alone has used."""
+    hvd.init()
+    model = Model()
+    optimizer = hvd.DistributedOptimizer(_sgd(model.parameters()))
+    _loss(model, 0, ROWS * rank, ROWS * (rank + 1), rank == 0).backward()
+    optimizer.synchronize()
+    alone = Model()
+    (_loss(alone, 0, 0, ROWS, True) / size).backward()
+    assert torch.equal(model.second.weight.grad, alone.second.weight.grad)
+    assert not model.third.weight.grad.any()
+    with optimizer.skip_synchronize():
+        optimizer.step()
+    report(done=True)
+
+
+@without_init
+def optimizer_state():
+    """All take rank 0's, whatever they had, and its options."""
+    hvd.init()
+    model = torch.nn.Linear(3, 2)
+    hvd.broadcast_parameters(model.named_parameters(), 0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.5 if rank else 0.25)
+    if rank == 0:
+        model(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    states = hvd.allgather_object([one["exp_avg"] for one in optimizer.state.values()])
+    assert len(states[0]) == 2 and states[0][0].any()
+    assert all(torch.equal(a, b) for one in states for a, b in zip(one, states[0], strict=True))
+    dist.init_process_group("smddp")  # both ways in one process
+    assert dist.get_world_size() == size
+    report(done=True)
