@@ -33,6 +33,16 @@ def test_a_rank_is_killed(tmp_path):
     assert "last collectives" not in output
 
 
+def test_a_rank_is_stopped(tmp_path):
+    """Long before SMDDP_TIMEOUT_SECONDS it is given up, and killed."""
+    code, output, found = train(tmp_path, "loop", "1~7", options=["--fence-after", 2])
+    assert code == 0, output[-6000:]
+    assert [one["sizes"] for one in found.values()] == [[3, 2], [3, 2]], output[-6000:]
+    assert all(one["once"] for one in found.values()), found
+    assert "rank 1 has stood still for 15 s" in output
+    assert "is killed" in output
+
+
 def test_one_rank_is_left(tmp_path):
     """Rank 0 is killed, and in the step after it one more."""
     code, output, found = train(tmp_path, "loop", "0@7", "2@8")

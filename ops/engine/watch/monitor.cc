@@ -25,6 +25,8 @@ constexpr double kGrace = 0.15;
 constexpr double kReadySeconds = 0.1;
 // The monitor of a process that runs at all, on a busy machine too, has looked meanwhile.
 constexpr double kStillSeconds = 1;
+// Where others go on without it, a process that stood still for so long is given up.
+constexpr double kSilentSeconds = 15;
 // What a thread waits for so long after SIGINT did not just end.
 constexpr double kInterruptSeconds = 0.2;
 constexpr char kNoMemory[] = "a rank of this job has no memory left";
@@ -216,12 +218,14 @@ bool Monitor::GoneFor(int job_rank, double seconds) const {
   return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
 }
 
-// Whether a rank of this node does not run: it is stopped, say.
-bool Monitor::StandsStill(int job_rank) const {
+bool Monitor::StillFor(int job_rank, double seconds) const {
   const auto& node = topo_.nodes[topo_.node];
   auto it = std::find(node.begin(), node.end(), job_rank);
-  return it != node.end() && still_seconds_[it - node.begin()] >= kStillSeconds;
+  return it != node.end() && still_seconds_[it - node.begin()] >= seconds;
 }
+
+// Whether a rank of this node does not run: it is stopped, say.
+bool Monitor::StandsStill(int job_rank) const { return StillFor(job_rank, kStillSeconds); }
 
 // Of the ranks that an operation waits for, those that stand still, if any does: the rest may wait
 // for these too.
@@ -236,6 +240,9 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
                              Status* failure) {
   for (int rank : missing) {
     if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
+    if (failure->ok() && watched_->CanGoOn() && StillFor(rank, kSilentSeconds)) {
+      *failure = SilenceOf(*operation, rank);
+    }
   }
   // If the missing rank may be on another node, the ranks over there name it first.
   bool elsewhere =
@@ -265,6 +272,13 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + DescribeOperation(operation) + ", for " +
                              FormatSeconds(operation.waited) + remedy};
+}
+
+Status Monitor::SilenceOf(const Operation& operation, int rank) const {
+  return {Code::kRemote, "rank " + std::to_string(rank) + " has stood still for " +
+                             FormatNumber(kSilentSeconds) + " s, stopped perhaps, while rank " +
+                             std::to_string(topo_.rank) + " waited for it in " +
+                             DescribeOperation(operation)};
 }
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,

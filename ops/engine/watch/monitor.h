@@ -40,6 +40,7 @@ class Monitor {
   void CheckOperation(Operation* operation, const std::vector<int>& missing, Status* failure);
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
   Status DeathOf(const Operation& operation, int rank) const;
+  Status SilenceOf(const Operation& operation, int rank) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
   void CheckPlans(double seconds, Status* failure);
   void NoteInterrupt(const std::string& what, double since);
@@ -48,6 +49,7 @@ class Monitor {
   void TellNodes();
   void ListenToNodes();
   bool GoneFor(int job_rank, double seconds) const;
+  bool StillFor(int job_rank, double seconds) const;
   bool StandsStill(int job_rank) const;
   std::vector<int> Culprits(const std::vector<int>& missing) const;
   void UpdatePeers(double seconds);
