@@ -12,11 +12,13 @@ WITH_MPIRUN = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}"}
 HOSTS = "#!/bin/sh\necho localhost:3\n"
 
 
-def train(tmp_path, *words, options=(), python=None):
+def train(tmp_path, *words, options=(), python=None, **settings):
     """(exit code, output, what the ranks that ended well have left, by slot) of the script."""
     command = [sys.executable, "-m", "smddp_tf.launch", "-np", 3, "--min-np", 1, *options]
     command += [*launcher.warm_python(python, WITH_MPIRUN), SCRIPT, tmp_path, *words]
-    code, output, timed_out = launcher.run_command(command, timeout=200, env=WITH_MPIRUN)
+    code, output, timed_out = launcher.run_command(
+        command, timeout=200, env={**WITH_MPIRUN, **settings}
+    )
     assert not timed_out, output[-6000:]
     results = tmp_path / "results"
     lines = results.read_text().splitlines() if results.exists() else []
@@ -35,7 +37,7 @@ def test_a_rank_is_killed(tmp_path):
 
 def test_a_rank_is_stopped(tmp_path):
     """Long before SMDDP_TIMEOUT_SECONDS it is given up, and killed."""
-    code, output, found = train(tmp_path, "loop", "1~7", options=["--fence-after", 2])
+    code, output, found = train(tmp_path, "loop", "1=7", options=["--fence-after", 2])
     assert code == 0, output[-6000:]
     assert [one["sizes"] for one in found.values()] == [[3, 2], [3, 2]], output[-6000:]
     assert all(one["once"] for one in found.values()), found
@@ -96,3 +98,17 @@ def test_a_fault_of_the_script(tmp_path):
     assert code != 0
     assert "a fault of the script in step 7" in output
     assert "go on as epoch" not in output, output[-6000:]
+
+
+def test_a_late_rank(tmp_path):
+    """Nobody is lost: the same ranks go on from the last commit, unless it happens again."""
+    code, output, found = train(tmp_path, "loop", "1~7", SMDDP_TIMEOUT_SECONDS="3")
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [0, 1, 2], output[-6000:]
+    assert all(one["once"] and one["traces"] == 1 for one in found.values()), found
+    assert [one["sizes"] for one in found.values()] == [[3, 3]] * 3
+    code, output, found = train(tmp_path, "loop", "1~~7", SMDDP_TIMEOUT_SECONDS="3")
+    assert code != 0
+    assert "3 ranks go on as epoch 2" in output, output[-6000:]
+    assert "go on as epoch 3" not in output, output[-6000:]
+    assert "over SMDDP_TIMEOUT_SECONDS=3" in output

@@ -120,6 +120,16 @@ def test_an_error_that_is_no_loss():
     assert job.taken() == to([0, 1], "same", 1)
 
 
+def test_an_error_that_is_no_loss_and_another_epoch():
+    """Who wants to try again gets an epoch of the same ranks; the next error is as the first."""
+    job = begun(2)
+    job.does("asked", 1, 1)
+    job.actions += job.driver.asked(0, 1, job.now, because="error", again=True)
+    assert job.taken() == epoch(2, 0, 1)
+    job.asks(2, 0, 1)
+    assert job.taken() == to([0, 1], "same", 2)
+
+
 def test_gathers():
     """In the order of ranks, several at a time; void if a member can no longer take part."""
     job = begun(3)
@@ -159,7 +169,7 @@ def test_a_newcomer():
 
 
 def test_a_newcomer_that_dies():
-    """The members that have asked for its sake go on as they were."""
+    """The members have left their epoch for its sake, so they get another, as they were."""
     job = begun(2, replaces=True)
     job.does("discovered", 3)
     job.joins(2)
@@ -168,10 +178,10 @@ def test_a_newcomer_that_dies():
     job.taken()
     job.does("exited", 2, 1)
     job.asks(1, 1)
-    assert job.taken() == [Start(3), *to([0, 1], "same", 1)]
+    assert job.taken() == [Start(3), *epoch(2, 0, 1)]
     job.joins(3)
     job.asks(0, 3)
-    assert job.taken() == to([0, 1], "update", 1)
+    assert job.taken() == to([0, 1], "update", 2)
 
 
 def test_members_leave():

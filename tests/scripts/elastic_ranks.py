@@ -3,8 +3,9 @@
     smddprun -np 3 --min-np 2 python tests/scripts/elastic_ranks.py FOLDER loop 1@7 3+9
 
 In slot 1 the process ends itself with SIGKILL before step 7, and the ranks wait before step 9 until
-there are three of them. With 1~7 that process stops; with 1!7 it raises an exception, with all!7
-every one does. Each rank that ends well leaves a line of JSON in FOLDER.
+there are three of them. With 1=7 that process stops; with 1!7 it raises an exception, with all!7
+every one does. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each
+time that this step comes. Each rank that ends well leaves a line of JSON in FOLDER.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
@@ -33,10 +34,13 @@ sizes, resets = [], []
 def before_step(state, step):
     if f"{slot}@{step}" in plan:
         os.kill(os.getpid(), signal.SIGKILL)
-    if f"{slot}~{step}" in plan:
+    if f"{slot}={step}" in plan:
         os.kill(os.getpid(), signal.SIGSTOP)
     if {f"{slot}!{step}", f"all!{step}"} & plan:
         raise RuntimeError(f"a fault of the script in step {step}")
+    if {f"{slot}~{step}", f"{slot}~~{step}"} & plan:
+        plan.discard(f"{slot}~{step}")
+        time.sleep(2 * float(os.environ["SMDDP_TIMEOUT_SECONDS"]))
     end = time.monotonic() + 100
     while f"{hvd.size() + 1}+{step}" in plan and time.monotonic() < end:
         state.check_host_updates()

@@ -97,7 +97,7 @@ def _begin_elastic() -> None:
     connection = rendezvous.connection()
     ranks = connection.running()
     if ranks == 0:
-        _join_next(lost=False)
+        _join_next(lost=False, again=False)
     else:
         _begin_alone(ranks, ranks + 1)
 
@@ -114,11 +114,12 @@ def _begin_alone(rank: int, size: int) -> None:
     basics.expect(rank, size)
 
 
-def _join_next(lost: bool, prepare: Callable[[], None] | None = None) -> bool:
-    """Joins the elastic job's next epoch; False if this one's ranks stay as they are.
+def _join_next(lost: bool, again: bool, prepare: Callable[[], None] | None = None) -> bool:
+    """Joins the elastic job's next epoch; False if there is none, as no rank was lost.
 
     Args:
       lost: the epoch before had failed.
+      again: there is to be a next one even if no rank was lost.
       prepare: called before the ranks connect, once this one's new place is known. Its collectives
         are those of one rank, as not all others may call the same.
 
@@ -130,7 +131,7 @@ def _join_next(lost: bool, prepare: Callable[[], None] | None = None) -> bool:
     """
     connection = rendezvous.connection()
     while True:
-        place = connection.next(lost)
+        place = connection.next(lost, again)
         if place.leaves:
             raise SystemExit(0)
         if not place.epoch:
@@ -147,15 +148,15 @@ def _join_next(lost: bool, prepare: Callable[[], None] | None = None) -> bool:
         lost = True
 
 
-def reconnect(prepare: Callable[[], None] | None = None) -> bool:
+def reconnect(prepare: Callable[[], None] | None = None, again: bool = False) -> bool:
     """Leaves the elastic job's epoch, and goes on with the ranks of the next.
 
     Args:
       prepare: called once this rank's new place is known, as a job of one rank.
+      again: go on even if no rank was lost, with the same ones.
 
     Returns:
-      Whether there is a next one. If not, no rank was lost and none is to come, and this rank is in
-      no job any more.
+      Whether there is a next one. If not, no rank was lost, and this rank is in no job any more.
 
     Raises:
       InitError: the job is over, or this rank cannot start.
@@ -164,7 +165,7 @@ def reconnect(prepare: Callable[[], None] | None = None) -> bool:
     with _init_lock:
         lost = basics.is_initialized() and basics.is_broken()
         _leave(failed=False)
-        if not _join_next(lost, prepare):
+        if not _join_next(lost, again, prepare):
             return False
         config.mark_rank()
         native.core().smddp_ask_before_interrupts(_may_interrupt)

@@ -164,19 +164,24 @@ class Rendezvous:
             raise InitError(self._over)
         return self._running
 
-    def next(self, lost: bool) -> Place:
-        """Leaves the epoch, and waits for the next; without `epoch` if nothing has changed.
+    def next(self, lost: bool, again: bool) -> Place:
+        """Leaves the epoch, and waits for the next; without `epoch` if there is none.
 
         Args:
-          lost: a collective has failed, so another rank must have been lost.
+          lost: a collective has failed, so another rank may have been lost.
+          again: there is to be a next epoch although no rank was lost.
 
         Raises:
           InitError: the job is over.
         """
         with self._lock:
             self._answer = None
-            because = {"because": "error"} if lost else {}
-            self._send({"do": "next", "epoch": self._place.epoch, **because})
+            message: dict[str, Any] = {"do": "next", "epoch": self._place.epoch}
+            if lost:
+                message["because"] = "error"
+            if again:
+                message["again"] = True
+            self._send(message)
             while self._answer is None and not self._over:
                 self._receive(1.0)
             if self._answer is None:

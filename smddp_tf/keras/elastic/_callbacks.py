@@ -202,8 +202,8 @@ class UpdateSamplesStateCallback(_Counter):
         self._moved = batch + 1
 
     def note_epoch(self, epoch: int) -> None:
-        """An epoch is done."""
+        """An epoch is done, also if fit() has left out some of its steps."""
         del epoch
-        if self._moved:
+        if self._samples().position:
             self._samples().end_epoch()
         self._moved = 0

@@ -54,15 +54,16 @@ def _take_up(state: State) -> None:
         state.save()
 
 
-def _go_on(failure: Exception, prepare: Callable[[], None]) -> None:
+def _go_on(failure: Exception, prepare: Callable[[], None], again: bool = False) -> None:
     """Prepares the state, and joins the job's next epoch; raises the failure if there is none."""
-    if not (rendezvous.is_elastic() and reconnect(prepare)):
+    if not (rendezvous.is_elastic() and reconnect(prepare, again)):
         raise failure
 
 
 def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
     """Calls func until it returns, each time with the ranks that are there."""
     counters = len(state.counters)
+    failed_at = -1  # how many commits there were at the last failure
 
     def go_back() -> None:
         state.restore()
@@ -82,7 +83,9 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
             # TensorFlow's exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
                 raise
-            _go_on(failure, go_back)
+            # A rank that was only late, say, is not lost; but what fails each time is no accident.
+            _go_on(failure, go_back, again=state.commits != failed_at)
+            failed_at = state.commits
         else:
             return result
         del state.counters[counters:]  # those of callbacks that func makes anew

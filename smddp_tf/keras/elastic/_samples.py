@@ -101,9 +101,11 @@ class Samples:
         self.end_epoch()
 
     def advance(self, steps: int) -> None:
-        """Moves the position past so many steps of this epoch."""
+        """Moves the position past so many steps of this epoch; after its last the next begins."""
         if steps > 0:
             self.position = self._ends()[steps - 1]
+            if self.position == self.count:
+                self.end_epoch()
 
     def end_epoch(self) -> None:
         """The next epoch begins."""

@@ -136,6 +136,7 @@ class Driver:
         self._void = False  # the members know that the epoch cannot go on
         self._updated = False  # they know that others come or leave
         self._failed = False  # a member asked for the next although nothing had been said
+        self._again = False  # a member asks for another epoch even if all of them live
         self._silent_since: float | None = None  # a member has asked because of a loss
         self._gathers: dict[int, dict[int, str]] = {}  # number -> slot -> data
 
@@ -158,8 +159,18 @@ class Driver:
         self._send(number, {"do": "welcome", "size": len(self._old())})
         return self._settled(now)
 
-    def asked(self, number: int, epoch: int, now: float, because: str = "") -> list[Action]:
-        """A slot has left this epoch, and asks for the next; `because` of an error, if it knows."""
+    def asked(
+        self, number: int, epoch: int, now: float, because: str = "", again: bool = False
+    ) -> list[Action]:
+        """A slot has left this epoch, and asks for the next.
+
+        Args:
+          number: the slot's.
+          epoch: that it has left.
+          now: the time.
+          because: of an "error", if it knows.
+          again: it wants a next one even if no member was lost.
+        """
         slot = self._slots[number]
         if slot.phase is Phase.GONE:
             self._send(number, self._over or {"do": "end", "why": "this rank has left the job"})
@@ -167,6 +178,7 @@ class Driver:
         if slot.phase is Phase.RUNNING and epoch == self._epoch:
             # Who has been told to ask may do so for another reason.
             self._failed = self._failed or not self._updated or because == "error"
+            self._again = self._again or again
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")
         slot.phase = Phase.WAITING
@@ -419,7 +431,8 @@ class Driver:
             self._wait_for_ranks(len(chosen), now)
             return
         self._short_since = None
-        if chosen == self._members and not self._void:
+        # Who was told of others has left the epoch for them, so there has to be another.
+        if chosen == self._members and not (self._void or self._updated or self._again):
             self._send_to(Phase.WAITING, {"do": "same", "epoch": self._epoch})
             for number in chosen:
                 self._slots[number].phase = Phase.RUNNING

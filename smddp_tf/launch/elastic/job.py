@@ -94,8 +94,13 @@ class Job:
         driver, kind = self._driver, message["do"]
         event: Callable[[float], list[Action]]
         if kind == "next":
-            because = str(message.get("because", ""))
-            event = functools.partial(driver.asked, slot, int(message["epoch"]), because=because)
+            event = functools.partial(
+                driver.asked,
+                slot,
+                int(message["epoch"]),
+                because=str(message.get("because", "")),
+                again="again" in message,
+            )
         elif kind == "gather":
             part = int(message["epoch"]), int(message["number"]), str(message["data"])
             event = functools.partial(driver.gather, slot, *part)

@@ -6,7 +6,9 @@ connection that ends without "bye" is a loss. A rank sends:
 
     {"do": "join", "slot": K}             the first message
     {"do": "next", "epoch": E}            it has left epoch E (0: none yet) and asks for the next;
-                                          with "because": "error" if that is why, and it knows
+                                          with "because": "error" if that is why, and it knows;
+                                          with "again": true if there is to be another although
+                                          no member was lost
     {"do": "gather", "epoch": E, "number": I, "data": text}
                                           its part of an allgather among the epoch's members
     {"do": "fail", "epoch": E, "why": text}
@@ -19,7 +21,7 @@ and receives:
                                           it waits beside them until it asks
     {"do": "epoch", "epoch": E, "rank": R, "size": N, "slots": [K of each rank]}
                                           to "next"
-    {"do": "same", "epoch": E}            to "next": it goes on in E, in which nothing has changed
+    {"do": "same", "epoch": E}            to "next": no member was lost, and nobody asked "again"
     {"do": "leave"}                       to "next": it is no longer wanted
     {"do": "end", "why": text}            to "next": the job has failed
     {"do": "gathered", "epoch": E, "number": I, "data": [text of each rank]}
