@@ -8,6 +8,7 @@
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
 # make soak    100,000 simulated schedules and 1,300 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
+# make elastic  500 faults of elastic jobs while they train; writes docs/elastic-faults.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make cuda    builds with kernels for GPUs, into build/cuda/lib, and tests that; needs no GPU and no CUDA
@@ -54,7 +55,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults equality sanitize build build-tests lint format \
+.PHONY: train train-torch test test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -108,6 +109,9 @@ equality: build $(VENV15)/.ready
 
 faults: build
 	$(BIN)/python tests/faults/run.py --runs 1000 --jobs 2 --write docs/reliability.md
+
+elastic: build
+	$(BIN)/python tests/elastic/storm.py --faults 500 --write docs/elastic-faults.md
 
 # ---- environments: made once, and again when their requirements change ----
 

@@ -1,0 +1,70 @@
+"""The table of storm.py, as Markdown."""
+
+import collections
+import os
+import platform
+import statistics
+
+from storm_faults import KINDS
+from storm_job import FENCE_SECONDS, TIMEOUT_SECONDS
+
+HEAD = """\
+| fault | faults | median, s | p95 | worst |
+|---|---|---|---|---|"""
+
+
+def _row(name: str, seconds: list) -> str:
+    ordered = sorted(seconds)
+    late = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    times = [statistics.median(ordered), late, ordered[-1]]
+    cells = [name, str(len(seconds)), *(f"{value:.2f}" for value in times)]
+    return "| " + " | ".join(cells) + " |"
+
+
+def report(outcomes: list, seed: int, seconds: float) -> str:
+    """The file; outcomes are pairs of a job's number and its Outcome."""
+    groups: dict = collections.defaultdict(list)
+    for _, outcome in outcomes:
+        for name, measured in zip(outcome.plan["kinds"], outcome.seconds, strict=False):
+            groups[name].append(measured)
+    faults = sum(map(len, groups.values()))
+    bad = [number for number, outcome in outcomes if not outcome.good()]
+    steps = sum(outcome.steps for _, outcome in outcomes)
+    cold = sum(outcome.plan["cold"] for _, outcome in outcomes)
+    load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    return "\n".join(
+        [
+            "# Faults of elastic jobs",
+            "",
+            "What a fault costs the ranks of an [elastic job](elastic.md) that survive it: real",
+            "processes on one host, two to four ranks, several faults in each job. Written by",
+            "",
+            f"    python tests/elastic/storm.py --faults {faults} --seed {seed} "
+            "--write docs/elastic-faults.md",
+            "",
+            f"on {platform.machine()} with {os.cpu_count()} cores (load {load}) in "
+            f"{seconds / 60:.0f} minutes. A job is repeated by `--only NUMBER`.",
+            f"{len(outcomes)} jobs did {steps} steps. In {cold} of them each rank imports "
+            "TensorFlow, else it is",
+            "forked from a process that has done so.",
+            "",
+            *(f"- {name}: {meaning}." for name, (_, meaning) in KINDS.items() if groups[name]),
+            "",
+            f"`SMDDP_TIMEOUT_SECONDS={TIMEOUT_SECONDS}`, `--fence-after {FENCE_SECONDS}`. Where a "
+            "rank is lost, the times are from the",
+            "fault, of several the last, to the moment when all survivors have finished a step",
+            "without it. Otherwise they are the longest pause between two steps of a survivor.",
+            "",
+            HEAD,
+            *(_row(name, groups[name]) for name in KINDS if groups[name]),
+            "",
+            "After each job the sums of what each sample added are exact, so that each counted",
+            "once an epoch. The weights of all ranks are equal, and within 1e-5 of those of one",
+            "process. No rank has traced anew, no other rank was lost, the exit code is 0, and",
+            "neither processes nor files are left.",
+            "",
+            f"{faults} faults in {len(outcomes)} jobs, {len(bad)} failures"
+            + (f": jobs {', '.join(map(str, bad))}." if bad else "."),
+            "",
+        ]
+    )
