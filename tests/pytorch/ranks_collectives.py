@@ -1,6 +1,7 @@
 """Collectives on every rank. What a rank gives differs from the others', and sums exactly."""
 
 import datetime
+import os
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,8 @@ DTYPES += [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 
 
 def _start():
-    if dist.is_initialized():
-        dist.destroy_process_group()
-    dist.init_process_group("smddp", timeout=datetime.timedelta(seconds=60))
+    if not dist.is_initialized():
+        dist.init_process_group("smddp", timeout=datetime.timedelta(seconds=60))
     assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
     assert (smddp_tf.rank(), smddp_tf.size()) == (rank, size)
     assert dist.get_backend() == "smddp"
@@ -222,6 +222,8 @@ def groups():
         if isinstance(group, dist.ProcessGroup)
     ]
     dist.destroy_process_group()
+    # On the old port a rank may still find the store that rank 0 is about to close.
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
     dist.init_process_group("smddp")
     tensor = _own(3)
     dist.all_reduce(tensor)
