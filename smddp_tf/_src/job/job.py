@@ -258,5 +258,6 @@ def _leave(failed: bool) -> None:
 def _end() -> None:
     """Runs as the process ends."""
     shutdown()
-    if rendezvous.is_elastic() and not _failed:
-        rendezvous.connection().finish()
+    if rendezvous.is_elastic():
+        # A process that has trained may take seconds to end; the others need not wait for it.
+        rendezvous.connection().finish(well=not _failed)

@@ -200,9 +200,13 @@ class Rendezvous:
             self._receive(max(0.0, end - time.monotonic()))
         return bool(self._void)
 
-    def finish(self) -> None:
-        """Says that this rank's training has ended well, and closes the connection."""
-        self._send({"do": "bye"})
+    def finish(self, well: bool) -> None:
+        """Says that this rank's training has ended well, if so, and closes the connection.
+
+        Otherwise that is a loss, of which the others hear before the process has ended.
+        """
+        if well:
+            self._send({"do": "bye"})
         with self._lock, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
