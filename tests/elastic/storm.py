@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "multirank")]
 import numpy as np  # noqa: E402
 import storm_numbers  # noqa: E402
 from storm_faults import KINDS, settle  # noqa: E402
-from storm_job import HangError, Job  # noqa: E402
+from storm_job import TIMEOUT_SECONDS, HangError, Job  # noqa: E402
 from storm_table import report  # noqa: E402
 
 FAULTS_PER_JOB = 9
@@ -60,6 +60,11 @@ class Outcome:
     def good(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+    def slow(self) -> bool:
+        """Whether ranks waited for one that was not stopped for as long as if it were."""
+        pairs = zip(self.plan["kinds"], self.seconds, strict=False)
+        return any(seconds > TIMEOUT_SECONDS for name, seconds in pairs if "stop" not in name)
 
 
 def _suffer(job, plan: dict, outcome: Outcome) -> None:
@@ -122,7 +127,7 @@ def run_one(plan: dict) -> Outcome:
         except HangError as error:
             outcome.problems.append(str(error))
         finally:
-            if not outcome.good():
+            if not outcome.good() or outcome.slow():
                 outcome.output = f"{job.stacks()}\n"
             with contextlib.suppress(ProcessLookupError):
                 job.smddprun.send_signal(signal.SIGCONT)
@@ -162,7 +167,7 @@ def main() -> int:
             outcome = run_one(plan_of(args.seed, number))
             outcomes.append((number, outcome))
             print(line_of(number, outcome), flush=True)
-            if args.only or not outcome.good():
+            if args.only or outcome.slow() or not outcome.good():
                 print(outcome.output[-12000:])
                 print(f"again: tests/elastic/storm.py --seed {args.seed} --only {number}")
     text = report(outcomes, args.seed, time.monotonic() - begin)
