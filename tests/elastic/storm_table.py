@@ -54,6 +54,7 @@ def report(outcomes: list, seed: int, seconds: float) -> str:
             "rank is lost, the times are from the",
             "fault, of several the last, to the moment when all survivors have finished a step",
             "without it. Otherwise they are the longest pause between two steps of a survivor.",
+            "A newcomer traces its first step while the others wait: that is in some of the times.",
             "",
             HEAD,
             *(_row(name, groups[name]) for name in KINDS if groups[name]),
