@@ -131,7 +131,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("given", "kind", "text"), REFUSED, ids=[str(one[0]) for one in REFUSED])
+@pytest.mark.parametrize(("given", "kind", "text"), REFUSED, ids=[one[2] for one in REFUSED])
 def test_what_cannot_be_started(given, kind, text, nothing_behind):
     """It says what is wrong, and is not a bare end of the process."""
     with pytest.raises(kind, match=text):
