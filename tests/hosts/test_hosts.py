@@ -54,15 +54,11 @@ def test_a_slow_link_is_no_timeout():
         assert max(row[name] for row in rows) > 1.2 * limit, (name, rows)
 
 
-@pytest.mark.parametrize(("ranks", "launcher"), [([2, 2], "mpirun"), ([1, 1], "smddprun")])
-def test_a_killed_rank(ranks, launcher, tmp_path):
-    """In the middle of a sum: all others say so, end within seconds, and nothing is left.
-
-    A peer on its host can name the rank. The others know what they waited for, and that a rank of
-    another host has died; or the launcher ends them while they are inside MPI.
-    """
+def what_survivors_say(ranks, launcher, folder):
+    """Kills the last rank in the middle of a sum; returns what each of the others has written."""
     victim = sum(ranks) - 1
-    program = [sys.executable, HERE / "body_killed.py", victim, tmp_path]
+    folder.mkdir()
+    program = [sys.executable, HERE / "body_killed.py", victim, folder]
     late = {"SMDDP_TIMEOUT_SECONDS": "40"}  # what a hang would show as
     with Hosts(2) as hosts:
         with pytest.raises(HostsError, match="exit") as ended:
@@ -71,19 +67,37 @@ def test_a_killed_rank(ranks, launcher, tmp_path):
         while hosts.left_behind() and time.monotonic() < deadline:
             time.sleep(0.05)
         assert hosts.left_behind() == []
-    assert (tmp_path / "messages0").read_text() == "ob1"  # smddprun: since there is only Ethernet
-    killed = float((tmp_path / f"at{victim}").read_text())
+    assert (folder / "messages0").read_text() == "ob1"  # smddprun: since there is only Ethernet
+    killed = float((folder / f"at{victim}").read_text())
     assert end - killed < 10, str(ended.value)
-    known = rf"rank {victim} \(process \d+\) died|a rank on another node has died"
-    known += "|ended by SIGTERM (while|in the middle)"
+    found = []
     for survivor in range(victim):
-        text, at = tmp_path / f"text{survivor}", tmp_path / f"at{survivor}"
-        said = (tmp_path / f"err{survivor}").read_text()
+        text, at = folder / f"text{survivor}", folder / f"at{survivor}"
+        said = (folder / f"err{survivor}").read_text()
         said += text.read_text() if text.exists() else ""
-        assert re.search(known, said), (survivor, said, str(ended.value))
-        assert "allreduce 'sum" in said, said
+        assert said == "" or "allreduce 'sum" in said, said
         if at.exists():
             assert float(at.read_text()) - killed < 2, said
+        found.append(said)
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "launcher"), [([2, 2], "mpirun"), ([1, 1], "smddprun")])
+def test_a_killed_rank(ranks, launcher, tmp_path):
+    """In the middle of a sum: all others say so, end within seconds, and nothing is left.
+
+    A peer on its host can name the rank. The others know what they waited for, and that a rank of
+    another host has died; or the launcher ends them while they are inside MPI. It kills a quarter
+    of a second after SIGTERM, which on a busy machine a rank may not live to answer: then again.
+    """
+    known = rf"rank {sum(ranks) - 1} \(process \d+\) died|a rank on another node has died"
+    known += "|ended by SIGTERM (while|in the middle)"
+    for attempt in range(3):
+        said = what_survivors_say(ranks, launcher, tmp_path / str(attempt))
+        if all(re.search(known, one) for one in said):
+            return
+        assert all(one == "" or re.search(known, one) for one in said), said
+    pytest.fail(f"some ranks were silent each time; the last time: {said}")
 
 
 def test_a_lost_host(tmp_path):
