@@ -40,8 +40,8 @@ SMDDP_EXPORT int smddp_init(void);  // idempotent
 SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_agree,
                                 const char* should_agree, const char* problem);
 // How the ranks of a job reach each other while they start, other than by MPI. The functions are
-// called by the thread that is in smddp_init_with, one at a time, and not after it has returned but
-// for `why`; `context` is passed to them.
+// called by the thread that is in smddp_init_with, one at a time, and not after it has returned;
+// `context` is passed to them.
 typedef struct smddp_bootstrap {
   int32_t rank, size;
   void* context;

@@ -124,6 +124,7 @@ def fit_first():
     state = hvd.elastic.KerasState(model, epoch=0, batch=0)
 
     def again():
+        hvd.init()  # as scripts do to be sure
         resets.append(hvd.size())
         model.fit(mine, steps_per_epoch=1, verbose=0)
 

@@ -68,7 +68,10 @@ class CallbackBootstrap : public Bootstrap {
   void Finalize(const std::function<bool()>&) override {}
 
  private:
-  Status Failure() const { return {Code::kRemote, HeardFailure()}; }
+  Status Failure() const {
+    const std::string why = HeardFailure();
+    return {Code::kRemote, why.empty() ? "the ranks cannot reach each other" : why};
+  }
 
   const BootstrapCallbacks call_;
   const std::string name_ = "none";

@@ -25,7 +25,7 @@ from smddp_tf._src.job.process_sets import (
 )
 from smddp_tf.errors import InitError
 
-_init_lock = threading.Lock()
+_init_lock = threading.RLock()  # reset callbacks, which reconnect() calls, may call init()
 _exit_hooks_installed = False
 _failed = False
 

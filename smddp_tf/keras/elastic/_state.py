@@ -54,7 +54,11 @@ class State:
         """Same as save(), and check_host_updates()."""
         self.save()
         self.commits += 1
+        self._write()
         self.check_host_updates()
+
+    def _write(self) -> None:
+        """Keeps what was saved where it outlives the job, if that is asked for."""
 
     def check_host_updates(self) -> None:
         """Lets ranks join or leave an elastic job here. Collective: all ranks call it together.
@@ -159,10 +163,7 @@ class ObjectState(State):
         Raises:
           HostsUpdatedInterrupt: as check_host_updates(), which it calls.
         """
-        self.save()
-        self.commits += 1
-        self._write()
-        self.check_host_updates()
+        super().commit()
 
     def _write(self) -> None:
         if self.is_kept() and basics.rank() == 0:
