@@ -41,8 +41,13 @@ class Outcome:
 
 
 def say(text: str) -> None:
-    """Writes a line to stderr."""
-    print(f"smddprun: {text}", file=sys.stderr, flush=True)
+    """Writes a line to stderr, in one piece.
+
+    print() would write the end of the line apart if PYTHONUNBUFFERED is set, and a rank's line
+    could come between.
+    """
+    sys.stderr.write(f"smddprun: {text}\n")
+    sys.stderr.flush()
 
 
 class Pump(threading.Thread):

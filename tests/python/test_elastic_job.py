@@ -85,7 +85,9 @@ class Job:
 
     def ends(self, code):
         """Waits for smddprun; nothing is left of the job, neither processes nor files."""
-        assert self.process.wait(LIMIT) == code, self.output()
+        ended = self.process.wait(LIMIT)
+        print(self.output())  # pytest shows it if the test fails
+        assert ended == code
         left = [int(_text(path)) for path in self.folder.glob("pid.*")]
         until(lambda: not any(map(_runs, left)))
         assert list((self.folder / "tmp").iterdir()) == []

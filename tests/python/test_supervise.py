@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -369,3 +370,14 @@ def test_stderr_that_does_not_block():
         with os.fdopen(reading, "rb") as stream:
             assert len(stream.read()) == 2_000_000
         assert process.communicate(timeout=60)[0] == b"0\n"
+
+
+def test_what_it_says_is_one_piece(monkeypatch):
+    """Also where Python does not buffer: a rank's line may come at any time."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    script = "from smddp_tf.launch import supervise; supervise.say('that it is so')"
+    with ours, theirs:
+        ours.settimeout(60)
+        subprocess.run([sys.executable, "-c", script], stderr=theirs, check=True)
+        assert ours.recv(1000) == b"smddprun: that it is so\n"
