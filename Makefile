@@ -1,7 +1,8 @@
 # make train   builds everything into .venv and trains the example on NP (2) ranks
-# make test    builds what is missing and runs all tests
+# make test    builds what is missing and runs the tests, most of them on one TensorFlow each
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
-# make test-all  those, all of them on tf_keras too, and a part on the versions of TensorFlow in between
+# make test-all  all tests on the newest and the oldest TensorFlow, all of them on tf_keras too, and a
+#              part on the versions in between
 # make test-torch  the tests of PyTorch's backend; train-torch trains its example on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-ray  hvd.run() with the real Ray
@@ -62,7 +63,7 @@ train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) --short
 
 train-torch: build $(VENV_TORCH)/.ready
 	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/torch_digits.py
@@ -74,7 +75,9 @@ test-torch: build $(VENV_TORCH)/.ready
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
-test-all: test test-tf-keras test-between test-ray
+test-all: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
+	$(BIN)/python -m pytest $(PARALLEL)
+	$(MAKE) test-tf-keras test-between test-ray
 
 test-tf-keras: build
 	SMDDP_TEST_ALL_KERASES=1 $(BIN)/python -m pytest $(PARALLEL) -k tf_keras

@@ -1,7 +1,12 @@
-"""How tests share the machine: several run at a time, but for those that are marked `quiet`."""
+"""How tests share the machine, and which of them `make test` leaves to `make test-all`.
+
+Several run at a time, but for those that are marked `quiet`. Many run on several TensorFlows or
+Kerases; with --short each of these takes one of them, and those marked `thorough` are left out.
+"""
 
 import pathlib
 import sys
+import zlib
 
 import pytest
 
@@ -10,17 +15,57 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "multirank"))
 import shared  # noqa: E402
 
 
+def pytest_addoption(parser):
+    """--short, as `make test` has it."""
+    parser.addoption(
+        "--short",
+        action="store_true",
+        help="leave out tests marked thorough, and run the others on one of their TensorFlows or "
+        "Kerases, which a test's name chooses; those marked every_version run on all",
+    )
+
+
 def pytest_configure():
     """Before workers start, which take the session from their environment."""
     shared.session()
 
 
+def _version(item) -> str:
+    """The TensorFlow or Keras that an item is for; "" if there are not several."""
+    return next(
+        (
+            value
+            for value in getattr(getattr(item, "callspec", None), "params", {}).values()
+            if isinstance(value, str) and value.startswith(("tf2.", "keras", "tf_keras"))
+        ),
+        "",
+    )
+
+
+def _left_out(items) -> set:
+    """What --short leaves out: a hash of a test's name chooses its version, so all get some."""
+    versions: dict = {}  # of each test
+    for item in items:
+        if _version(item) and item.get_closest_marker("every_version") is None:
+            of = versions.setdefault(item.nodeid.partition("[")[0], {})
+            of.setdefault(_version(item), []).append(item)
+    left_out = {item for item in items if item.get_closest_marker("thorough") is not None}
+    for name, of in versions.items():
+        chosen = sorted(of)[zlib.crc32(name.encode()) % len(of)]
+        left_out.update(item for version in of if version != chosen for item in of[version])
+    return left_out
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Those that want the machine for themselves come last, one after the other.
 
     The longest one comes first: at the end nothing would run beside it.
     """
+    if config.getoption("--short"):
+        left_out = _left_out(items)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     items.sort(
         key=lambda item: (item.get_closest_marker("quiet") is not None, item.name != "test_cpp")
     )

@@ -4,7 +4,7 @@ import pytest
 from bodies import adasum_compression
 
 
-@pytest.mark.parametrize("ranks", [3, 4])
+@pytest.mark.parametrize("ranks", [3, pytest.param(4, marks=pytest.mark.thorough)])
 def test_adasum(job, ranks):
     """Orthogonal gradients add, parallel ones average, any number of ranks, 16 bits."""
     job(adasum_compression.adasum, ranks).check(ranks)

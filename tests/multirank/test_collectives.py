@@ -5,6 +5,7 @@ from bodies import collectives
 from conftest import PYTHONS, on_ranks
 
 
+@pytest.mark.every_version
 @on_ranks("python", PYTHONS, 2, 3, 4)
 def test_allreduce(job, python, ranks):
     """All ops of all dtypes in all ways, and some sizes; scalars and empty tensors too."""
@@ -19,6 +20,7 @@ def test_movement_and_gradients(job, python, ranks):
     job(collectives.movement_and_gradients, ranks, python=python).check(ranks)
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(
     ("python", "ranks", "nodes"),
     [("tf2.21", 4, 2), ("tf2.21", 3, 3), ("tf2.21", 3, 2), ("tf2.15", 2, 2)],

@@ -21,6 +21,7 @@ def train(tmp_path, how, python=None, ranks=2, restarts=0, commits=""):
     return code, output, (tmp_path / "notes").read_text().splitlines()
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(
     ("how", "python"), [("loop", "tf2.21"), ("fit", "tf2.15")], indirect=["python"]
 )

@@ -55,6 +55,7 @@ def test_one_rank_is_left(tmp_path):
     assert found[1]["sizes"] == [3, 2, 1]
 
 
+@pytest.mark.every_version
 @pytest.mark.parametrize(
     ("how", "python"), [("fit", "tf2.15"), ("samples", "tf2.21")], indirect=["python"]
 )

@@ -13,6 +13,7 @@ from bodies import equality as bodies
 WAYS = [*[("keras3", way) for way in equality.WAYS], ("tf_keras", "graph"), ("keras2", "jit")]
 
 
+@pytest.mark.every_version
 @pytest.mark.tf_keras
 @pytest.mark.parametrize(("keras_job", "way"), WAYS, indirect=["keras_job"])
 def test_equals_one_process(keras_job, way):

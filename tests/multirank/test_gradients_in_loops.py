@@ -13,6 +13,7 @@ def test_through_forms(job, python, jit, ranks):
     job(body, ranks, env=ENV, python=python, timeout=150).check(ranks)
 
 
+@pytest.mark.thorough
 @on_ranks("python", PYTHONS, 2, 3)
 def test_second_derivatives(job, python, ranks):
     """Each form takes seconds to trace, and three ranks share the cores."""

@@ -34,7 +34,9 @@ def test_a_traceback_shows_the_file_and_its_line(job, cold):
     assert "RuntimeError: this line was told to fail with 7" in result.output
 
 
-@pytest.mark.parametrize(("cold", "limit"), [(False, 6), (True, 15)])
+@pytest.mark.parametrize(
+    ("cold", "limit"), [(False, 6), pytest.param(True, 15, marks=pytest.mark.thorough)]
+)
 def test_a_hang_is_ended_and_shows_where(job, tmp_path, cold, limit):
     """Every rank's stacks at about the limit; nothing is left running."""
     result = job(for_harness.hangs, 2, timeout=limit, cold=cold)

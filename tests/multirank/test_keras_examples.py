@@ -22,6 +22,7 @@ def number(name, output):
     return float(re.findall(rf"{name}=([\d.]+);", output)[-1])
 
 
+@pytest.mark.every_version
 def test_keras_digits(keras_job, tmp_path):
     """Learns; 6 epochs and then 9 more on other ranks go on where it stopped."""
     first = run(keras_job, "keras_digits.py", "--checkpoints", tmp_path, "--epochs", "6")

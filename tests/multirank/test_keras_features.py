@@ -44,6 +44,7 @@ def test_tf1_optimizers(keras_job):
     keras_job(keras_features.tf1_optimizers, 2).check(2)
 
 
+@pytest.mark.thorough  # examples/tfa_lamb.py is tested anyway
 def test_tensorflow_addons(legacy_keras_job):
     """LAMB and nine others of tensorflow-addons 0.23."""
     # Found, not imported: under tf_keras that takes what keras_addons.py does first.

@@ -9,7 +9,14 @@ MPICH = launcher.ROOT / ".venv-mpich/bin/mpirun"
 pytestmark = pytest.mark.skipif(not MPICH.exists(), reason="no .venv-mpich; `make test` makes it")
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(2, 0), (3, 0), (4, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "nodes"),
+    [
+        pytest.param(2, 0, marks=pytest.mark.thorough),
+        pytest.param(3, 0, marks=pytest.mark.thorough),
+        (4, 2),
+    ],
+)
 def test_mpich(job, ranks, nodes):
     """On one node and between two."""
     env = {"SMDDP_NODES": str(nodes)} if nodes else {}

@@ -13,7 +13,7 @@ sys.path.insert(0, str(launcher.ROOT / "tests" / "programs"))
 import generate
 import soak
 
-PROGRAMS = 50
+PROGRAMS = 28  # the fewest with each kind for each number of ranks
 
 
 def _seeds(ranks: int) -> list:

@@ -1,9 +1,11 @@
 """DistributedGradientTape: N ranks on parts of a batch do what one process does on the whole."""
 
+import pytest
 from bodies import tape
 from conftest import PYTHONS, on_ranks
 
 
+@pytest.mark.every_version
 @on_ranks("python", PYTHONS, 2, 3, 4)
 def test_equals_one_process(job, python, ranks):
     """Weights after 6 steps, in eager, graph and jit mode; bitwise equal on all ranks."""
