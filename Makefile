@@ -267,6 +267,7 @@ lint: $(VENV)/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(PYTHON) docs/wrap.py --check
 	$(CPP_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
 

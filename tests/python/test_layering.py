@@ -8,40 +8,9 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
-
 ROOT = pathlib.Path(__file__).parents[2]
 
 ROOMS = ["core", "kernels", "transport", "collective", "engine", "capi", "tf"]
-# A folder or module may import those of lower levels, and its neighbours on its own; the files of a
-# folder may import each other. __init__ imports keras and mpi_ops by name only, at their first use.
-LEVELS = [
-    {"_src"},  # its docstring
-    {"errors", "timeline", "_src.plan", "_src.records", "_src.types", "_version"},
-    {"_src.job", "sagemaker"},
-    {"launch"},
-    {"_src.graph"},
-    {"_src.compression"},
-    {"_src.collectives"},
-    {"_src.gradients"},
-    {"_src.state"},
-    {"keras", "torch"},
-    {"compression", "elastic"},
-    {"__init__"},
-    {"mpi_ops"},
-    {"compat", "doctor", "__main__"},
-]
-# Standard library only: they are tested, and used by tools, without TensorFlow.
-PURE = {
-    "errors",
-    "launch",
-    "sagemaker",
-    "_src.records",
-    "_src.types",
-    "_version",
-    "_src.plan",
-    "_src.job",
-}
 
 
 def test_cpp_rooms_include_downward_only():
@@ -84,20 +53,6 @@ def test_no_thread_is_detached_after_it_has_begun():
         assert ".detach()" not in path.read_text(), f"{path}: use RunDetached()"
 
 
-def entry_of_parts(parts):
-    """The entry of LEVELS that a module belongs to: its name, or that of the outermost package.
-
-    Those of _src, which only holds them, have entries of their own.
-    """
-    depth = 2 if parts[0] == "_src" and parts[1:] not in ([], ["__init__"]) else 1
-    return ".".join(parts[:depth])
-
-
-def entry_of(package, path):
-    """entry_of_parts() of a file."""
-    return entry_of_parts(list(path.relative_to(package).with_suffix("").parts))
-
-
 def _executed(tree):
     """The nodes of a module, without what stands there for editors only."""
     for_editors = [
@@ -109,122 +64,15 @@ def _executed(tree):
     return [node for node in ast.walk(tree) if id(node) not in unseen]
 
 
-def imports_of(package, path):
-    """The full names of what a file imports, wherever in it, relative imports resolved.
-
-    `from smddp_tf import x` is the module x if there is one, else a public name of __init__.
-    """
-    folder = [package.name, *path.relative_to(package).parts[:-1]]
-    for node in _executed(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name if alias.name != package.name else f"{package.name}.__init__"
-        elif isinstance(node, ast.ImportFrom):
-            above = folder[: len(folder) - node.level + 1] if node.level else []
-            module = ".".join([*above, *filter(None, [node.module])])
-            if module != package.name:
-                yield module
-                continue
-            for alias in node.names:
-                found = (package / alias.name).is_dir() or (package / f"{alias.name}.py").exists()
-                yield f"{module}.{alias.name if found else '__init__'}"
-
-
-def check_levels(package, levels):
-    """Fails unless every file of the package has a level, and imports no higher one."""
-    level = {name: i for i, names in enumerate(levels) for name in names}
-    for path in package.rglob("*.py"):
-        entry = entry_of(package, path)
-        assert entry in level, f"{path} has no level; give {entry} one in LEVELS"
-        for name in imports_of(package, path):
-            root, _, rest = name.partition(".")
-            if root == package.name:
-                imported = entry_of_parts(rest.split("."))
-                assert level[imported] <= level[entry], f"{path} imports {name}"
-
-
-def test_python_modules_import_downward_only():
-    """Every module and subpackage has a level, and imports no higher one."""
-    check_levels(ROOT / "smddp_tf", LEVELS)
-
-
-def test_names_that_are_imported_late_come_from_below():
-    """The strings in __init__ are imports too, which the check of the levels does not see."""
-    import smddp_tf
-
-    level = {name: i for i, names in enumerate(LEVELS) for name in names}
-    for name, where in smddp_tf._NEED_TENSORFLOW.items():
-        entry = name if where == "smddp_tf" else entry_of_parts(where.split("."))
-        assert level[entry] < level["__init__"], f"{name} comes from {where}"
-
-
-@pytest.mark.parametrize(
-    ("file", "text", "problem"),
-    [
-        ("low.py", "from package import high", "imports package.high"),
-        ("low.py", "from package.high import x", "imports package.high"),
-        ("low.py", "import package.high as h", "imports package.high"),
-        ("low.py", "from . import high", "imports package.high"),
-        ("low.py", "from .high import x", "imports package.high"),
-        ("low.py", "def f():\n    from package.sub.a import x", "imports package.sub.a"),
-        ("low.py", "import package", "imports package.__init__"),
-        ("low.py", "from package import public", "imports package.__init__"),
-        ("sub/a.py", "from .. import public", "imports package.__init__"),
-        (
-            "sub/deep/b.py",
-            "from ...high import x\nfrom ... import public",
-            "imports package.__init",
-        ),
-        ("sub/a.py", "import os\nfrom . import c\nfrom .deep import b\nfrom ..low import x", ""),
-        ("new.py", "", "give new one"),
-    ],
-)
-def test_the_check_sees_every_way_to_import(tmp_path, file, text, problem):
-    """Absolute, relative, in a function, in a subpackage."""
-    package = tmp_path / "package"
-    (package / "sub" / "deep").mkdir(parents=True)
-    for name in ("__init__", "low", "high", "sub/__init__", "sub/c", "sub/deep/b"):
-        (package / f"{name}.py").write_text("")
-    (package / file).write_text(textwrap.dedent(text))
-    levels = [{"low"}, {"high"}, {"sub"}, {"__init__"}]
-    if not problem:
-        return check_levels(package, levels)
-    with pytest.raises(AssertionError, match=problem):
-        check_levels(package, levels)
-    return None
-
-
-def test_pure_modules_import_the_standard_library_only():
-    """No TensorFlow, no numpy; and, of the package, each other."""
+def test_every_module_has_a_layer():
+    """import-linter does not miss one that its layers in pyproject.toml do not name."""
+    layers = (ROOT / "pyproject.toml").read_text().partition("\nlayers = [")[2].partition("]")[0]
+    named = set(re.findall(r"smddp_tf\.([\w.]+)", layers))
     package = ROOT / "smddp_tf"
-    for path in package.rglob("*.py"):
-        if entry_of(package, path) not in PURE:
-            continue
-        for name in imports_of(package, path):
-            root, _, rest = name.partition(".")
-            if root == "smddp_tf":
-                assert entry_of_parts(rest.split(".")) in PURE, f"{path} imports {name}"
-            else:  # one of mpi4py's objects is given; run() says what to do without the others
-                optional = ("mpi4py", "cloudpickle", "ray")
-                known = root in sys.stdlib_module_names or root in optional
-                assert known, f"{path} imports {name}"
-
-
-def test_pytorch_is_a_room_of_its_own():
-    """Only torch/ and its aliases import PyTorch; they use what has no framework."""
-    package = ROOT / "smddp_tf"
-    rooms = [package / "torch", *package.glob("compat/*/torch"), *package.glob("compat/*/*/torch")]
-    for path in package.rglob("*.py"):
-        roots = {name.partition(".")[0] for name in imports_of(package, path)}
-        if not any(path.is_relative_to(room) for room in rooms):
-            assert "torch" not in roots, f"{path} imports torch"
-            continue
-        known = {"torch", "smddp_tf", "cloudpickle", *sys.stdlib_module_names}
-        assert roots <= known, f"{path} imports {roots - known}"
-        for name in imports_of(package, path):
-            if name.startswith("smddp_tf."):
-                entry = entry_of_parts(name.split(".")[1:])
-                assert entry in PURE | {"torch", "compat"}, f"{path} imports {name}"
+    for path in [*package.glob("*.py"), *package.glob("*/__init__.py"), *package.glob("_src/*")]:
+        name = ".".join(path.relative_to(package).with_suffix("").parts).removesuffix(".__init__")
+        if name not in ("__init__", "_src", "_src.__init__", "_src.__pycache__"):
+            assert name in named, f"give {path} a layer"
 
 
 def _top_level_names(path) -> set:
