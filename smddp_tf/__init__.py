@@ -8,6 +8,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from smddp_tf._src.compression import Compression
+from smddp_tf._src.job.adding_sets import add_process_set, remove_process_set
 from smddp_tf._src.job.basics import (
     ccl_built,
     cross_rank,
@@ -30,12 +31,7 @@ from smddp_tf._src.job.basics import (
     stats,
 )
 from smddp_tf._src.job.job import init, shutdown
-from smddp_tf._src.job.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__

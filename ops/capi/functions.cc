@@ -233,6 +233,7 @@ int smddp_shutdown(int failed) {
 }
 
 void smddp_ask_before_interrupts(int (*ask)(void)) { AskBeforeInterrupts(ask); }
+void smddp_ask_before_termination(int (*ask)(void)) { AskBeforeTermination(ask); }
 
 int smddp_is_initialized(void) { return communicator.load() != nullptr; }
 int smddp_rank(void) {
@@ -338,6 +339,14 @@ int smddp_process_set_add(const int32_t* ranks, int n, int* process_set) {
     std::vector<int> sorted(ranks, ranks + n);
     std::sort(sorted.begin(), sorted.end());
     return comm->AddSet(sorted, process_set);
+  });
+}
+
+int smddp_process_set_add_again(const int32_t* ranks, int n, int process_set) {
+  Use comm;
+  return ReturnOfAll("add_process_set", [&] {
+    if (!comm) return NotInitialized();
+    return comm->AddSetAgain({ranks, ranks + n}, process_set);
   });
 }
 

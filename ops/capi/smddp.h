@@ -68,6 +68,9 @@ SMDDP_EXPORT int smddp_is_broken(void);
 // While ranks wait for each other, SIGINT is answered: if `ask` returns other than 0, the wait
 // fails on all ranks. It is called on any thread. Null: SIGINT does not end waits.
 SMDDP_EXPORT void smddp_ask_before_interrupts(int (*ask)(void));
+// After SIGTERM, a process for which `ask` returns other than 0 goes on. It is called on a thread
+// of the library's. Null: the signal ends the process. To be called before smddp_init.
+SMDDP_EXPORT void smddp_ask_before_termination(int (*ask)(void));
 // These return -1 before smddp_init.
 SMDDP_EXPORT int smddp_rank(void);
 SMDDP_EXPORT int smddp_size(void);
@@ -114,6 +117,8 @@ SMDDP_EXPORT int smddp_timeline_stop(void);
 // Adding and removing are collective over all ranks of the job and succeed or fail on all of them.
 // Numbers are never reused.
 SMDDP_EXPORT int smddp_process_set_add(const int32_t* ranks, int n, int* process_set);
+// Adds the set that an earlier job of this process, or of another rank's, had under this number.
+SMDDP_EXPORT int smddp_process_set_add_again(const int32_t* ranks, int n, int process_set);
 SMDDP_EXPORT int smddp_process_set_remove(int process_set);
 // Writes up to n job ranks of the set, ascending. Returns the size of the set, or -1 if it does not
 // exist.

@@ -138,7 +138,7 @@ std::shared_ptr<RankSet> Communicator::Find(int number, Status* why) const {
   auto it = sets_.find(number);
   if (it == sets_.end()) {
     *why = {Code::kUsage, "there is no process set " + std::to_string(number) +
-                              "; it was removed, or never added"};
+                              "; it was removed, or never added, or a rank of it was lost"};
     return nullptr;
   }
   if (it->second.set == nullptr) {
@@ -237,7 +237,18 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   Status status = Agree(what);
   if (status.ok()) status = CheckNewSet(ranks);
   if (status.ok()) status = ChooseNumber(number);
-  if (!status.ok()) return status;
+  return status.ok() ? MakeSet(what, ranks, *number) : status;
+}
+
+Status Communicator::AddSetAgain(const std::vector<int>& ranks, int number) {
+  std::lock_guard<std::mutex> changing(changing_);
+  const std::string what =
+      "process set " + std::to_string(number) + " again as " + FormatRanks(ranks);
+  Status status = Agree(what);
+  return status.ok() ? MakeSet(what, ranks, number) : status;
+}
+
+Status Communicator::MakeSet(const std::string& what, const std::vector<int>& ranks, int number) {
   GatherBlocks gather = [this](const void* own, size_t bytes, void* all) {
     return Gather(own, std::vector<size_t>(topology().size, bytes), all);
   };
@@ -247,7 +258,7 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
     if (!meeting) meeting.emplace(context_->config, *everybody_, what);
     return meeting->Problem();
   };
-  status = ConnectSet(context_.get(), topology(), ranks, gather, problem, &connection);
+  Status status = ConnectSet(context_.get(), topology(), ranks, gather, problem, &connection);
   if (status.code() == Code::kRemote || status.code() == Code::kTimeout) Break(status, true);
 
   std::lock_guard<std::mutex> lock(sets_mutex_);
@@ -255,12 +266,12 @@ Status Communicator::AddSet(const std::vector<int>& ranks, int* number) {
   if (!status.ok()) return status;
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
-    set = std::make_shared<RankSet>(*number, std::move(connection), &selector_, &recorder_,
+    set = std::make_shared<RankSet>(number, std::move(connection), &selector_, &recorder_,
                                     &timeline_, spin_seconds_,
                                     [this](const Status& why, bool first) { Break(why, first); });
   }
-  next_number = *number + 1;
-  sets_[*number] = {ranks, set};
+  next_number = std::max<int>(next_number, number + 1);
+  sets_[number] = {ranks, set};
   // Last, since it throws where threads have run out, and the other ranks have the set.
   if (set != nullptr) set->StartProgress();
   return {};

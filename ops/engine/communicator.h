@@ -44,6 +44,8 @@ class Communicator : public Watched {
   std::vector<int> RanksOf(int number) const;
   // `ranks` must be ascending. Succeeds or fails on all ranks.
   Status AddSet(const std::vector<int>& ranks, int* number);
+  // Of a job before this one, whose graphs have its number. It may have all ranks by now.
+  Status AddSetAgain(const std::vector<int>& ranks, int number);
   Status RemoveSet(int number);
   // Fails on all ranks, showing both texts, unless all ranks pass the same text.
   Status Agree(const std::string& text);
@@ -85,6 +87,7 @@ class Communicator : public Watched {
   std::vector<std::shared_ptr<RankSet>> OwnSets() const;
   Status CheckNewSet(const std::vector<int>& ranks) const;
   Status ChooseNumber(int* number);
+  Status MakeSet(const std::string& what, const std::vector<int>& ranks, int number);
   Status CheckRemoval(int number);
   // Allgather of bytes[r] bytes from each rank r of the job.
   Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);

@@ -12,8 +12,9 @@ import sys
 import time
 
 from smddp_tf._src.job import basics, native
+from smddp_tf._src.job.adding_sets import add_process_set, remove_process_set
 from smddp_tf._src.job.enums import Kind
-from smddp_tf._src.job.process_sets import add_process_set, check_status, remove_process_set
+from smddp_tf._src.job.process_sets import check_status
 from smddp_tf._src.job.reduce_op import Sum
 
 _FLOAT32, _UINT8 = 1, 4  # smddp_dtype

@@ -34,6 +34,7 @@ from smddp_tf._src.graph.queries import (
     rank_op,
     size_op,
 )
+from smddp_tf._src.job.adding_sets import add_process_set, remove_process_set
 from smddp_tf._src.job.basics import (
     ccl_built,
     cross_rank,
@@ -56,12 +57,7 @@ from smddp_tf._src.job.basics import (
     stats,
 )
 from smddp_tf._src.job.job import init, shutdown
-from smddp_tf._src.job.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf._src.state.variables import broadcast_, broadcast_variables

@@ -16,6 +16,7 @@ Examples:
   True
 """
 
+from smddp_tf._src.job.adding_sets import add_process_set, remove_process_set
 from smddp_tf._src.job.basics import (
     ccl_built,
     cross_rank,
@@ -37,12 +38,7 @@ from smddp_tf._src.job.basics import (
     size,
 )
 from smddp_tf._src.job.job import init, shutdown
-from smddp_tf._src.job.process_sets import (
-    ProcessSet,
-    add_process_set,
-    global_process_set,
-    remove_process_set,
-)
+from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf.torch import _backend, _environment

@@ -12,10 +12,10 @@ WITH_MPIRUN = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}"}
 HOSTS = "#!/bin/sh\necho localhost:3\n"
 
 
-def train(tmp_path, *words, options=(), python=None, **settings):
+def train(tmp_path, *words, options=(), python=None, script=SCRIPT, **settings):
     """(exit code, output, what the ranks that ended well have left, by slot) of the script."""
     command = [sys.executable, "-m", "smddp_tf.launch", "-np", 3, "--min-np", 1, *options]
-    command += [*launcher.warm_python(python, WITH_MPIRUN), SCRIPT, tmp_path, *words]
+    command += [*launcher.warm_python(python, WITH_MPIRUN), script, tmp_path, *words]
     code, output, timed_out = launcher.run_command(
         command, timeout=200, env={**WITH_MPIRUN, **settings}
     )
@@ -74,6 +74,36 @@ def test_a_killed_rank_is_replaced(tmp_path, how, python):
     assert found[3]["sizes"] == [3]
     assert found[3]["resets"] == []
     assert found[3]["first"] == [2, 3], "a newcomer is not rank 0 while it waits"
+
+
+def test_process_sets_a_notice_and_the_learning_rate(tmp_path):
+    """A set lives while its ranks do; who gets SIGTERM leaves after its step; all see the size."""
+    script = tmp_path / "hosts.sh"
+    # Two when slot 2 leaves; by itself this would have the last rank leave, which is slot 3.
+    script.write_text(f"#!/bin/sh\n[ -e {tmp_path}/two ] && echo localhost:2 || echo localhost:3\n")
+    script.chmod(0o755)
+    options = ["--host-discovery-script", script]
+    code, output, found = train(
+        tmp_path, options=options, script=launcher.ROOT / "tests/scripts/elastic_sets.py"
+    )
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [0, 3], output[-6000:]
+    rate = {size: pytest.approx(0.3 * (1 + (size - 1) / 5) / size) for size in (2, 3)}
+    seen = [
+        [3, [0, 2], [1], rate[3]],
+        [2, [0, 1], None, rate[2]],
+        [3, [0, 1], None, rate[3]],
+        [2, None, None, rate[2]],
+    ]
+    assert (found[0]["seen"], found[3]["seen"]) == (seen, seen[2:])
+    assert found[0]["steps"] + found[3]["steps"] == [*range(16), *range(8, 16)], "none is redone"
+    assert (found[0]["total"], found[0]["traces"]) == (12 * (1 + 3), 1)
+    for one in found.values():
+        assert "process set [0, 1] has ended: rank 1 of it left the job" in one["errors"][0]
+        assert "process set [1] has ended: rank 1 of it left the job" in one["errors"][1]
+    assert "rank 1 (slot 2) got SIGTERM, and leaves when the ranks next commit" in output
+    assert "slot 2) was lost" not in output
+    assert "slot 2) ended with" not in output
 
 
 def test_fit_before_run_and_in_resets(tmp_path):

@@ -1,79 +1,10 @@
-"""The state machine of elastic jobs, with a clock of the test's own."""
-
-import collections
-import random
+"""The state machine of elastic jobs."""
 
 import pytest
+from driven_job import Job, begun, epoch, to
 
 from smddp_tf.launch.elastic import driver
-from smddp_tf.launch.elastic.driver import End, Kill, Limits, Say, Send, Start
-
-
-class Job:
-    """A driver, the actions that it took since they were last looked at, and the time."""
-
-    def __init__(self, start, least=1, **limits):
-        self.driver, self.now, self.actions = driver.Driver(Limits(start, least, **limits)), 0.0, []
-        self.does("begin")
-
-    def does(self, event, *given):
-        self.actions += getattr(self.driver, event)(*given, self.now)
-
-    def passes(self, seconds):
-        """Time, with a tick whenever one is due."""
-        end = self.now + seconds
-        while self.driver.due() <= end:
-            self.now = max(self.now, self.driver.due())
-            self.does("tick")
-            assert self.driver.due() > self.now
-        self.now = end
-        self.does("tick")
-
-    def taken(self):
-        """The actions since the last call, without what the user is told."""
-        found, self.actions = [one for one in self.actions if not isinstance(one, Say)], []
-        return found
-
-    def said(self):
-        return [one.text for one in self.actions if isinstance(one, Say)]
-
-    def joins(self, *slots, beside=None):
-        """Slots connect, and are told how many ranks train already."""
-        for slot in slots:
-            before = len(self.actions)
-            self.does("joined", slot)
-            welcome = self.actions.pop(before)
-            size = welcome.message["size"] if beside is None else beside
-            assert welcome == Send(slot, {"do": "welcome", "size": size})
-
-    def asks(self, epoch, *slots):
-        for slot in slots:
-            self.does("asked", slot, epoch)
-
-
-def epoch(number, *slots):
-    """The messages that begin an epoch."""
-    return [
-        Send(
-            slot,
-            {"do": "epoch", "epoch": number, "rank": rank, "size": len(slots), "slots": [*slots]},
-        )
-        for rank, slot in enumerate(slots)
-    ]
-
-
-def to(slots, do, epoch, **more):
-    """A message to several slots."""
-    return [Send(slot, {"do": do, "epoch": epoch, **more}) for slot in slots]
-
-
-def begun(start, least=1, **limits):
-    """A job whose first epoch has begun."""
-    job = Job(start, least, **limits)
-    job.joins(*range(start), beside=0)
-    job.asks(0, *range(start))
-    assert job.taken() == [Start(slot) for slot in range(start)] + epoch(1, *range(start))
-    return job
+from smddp_tf.launch.elastic.driver import End, Kill, Send, Start
 
 
 def test_a_loss():
@@ -204,6 +135,46 @@ def test_members_leave():
     assert job.taken() == [Kill(2)]  # it had time to end
 
 
+def test_sigterm():
+    """That rank leaves when all have asked, also if too few are left; its place is filled."""
+    job = begun(3, 3, replaces=True)
+    job.does("discovered", 3)
+    job.does("leaving", 1)
+    job.does("leaving", 1)
+    leaves = "rank 1 (slot 1) got SIGTERM, and leaves when the ranks next commit"
+    assert job.said() == [leaves]
+    assert job.taken() == [*to(range(3), "update", 1), Start(3)]
+    job.asks(1, 2, 1)
+    assert job.taken() == []
+    job.asks(1, 0)
+    assert job.taken() == [Send(1, {"do": "leave"})]
+    job.does("bye", 1)
+    job.does("exited", 1, 0)
+    job.joins(3)
+    job.asks(0, 3)
+    assert job.taken() == epoch(2, 0, 2, 3)
+
+
+def test_sigterm_of_newcomers_and_of_all():
+    """One that is not let in yet is not let in; if no rank stays, the job has failed."""
+    job = begun(2, replaces=True)
+    job.does("discovered", 3)
+    job.joins(2)
+    job.does("leaving", 2)
+    assert job.taken() == [Start(2), Start(3)]
+    job.asks(0, 2)
+    assert job.taken() == [Send(2, {"do": "leave"})]
+    job.does("leaving", 0)
+    job.does("leaving", 1)
+    job.asks(1, 0, 1)
+    end = {"do": "end", "why": "all ranks got SIGTERM"}
+    killed = [Kill(3), Kill(4), Kill(5)]
+    assert job.taken()[-5:] == [Send(0, end), Send(1, end), *killed]
+    for slot, code in [(2, 0), (3, 137), (4, 137), (5, 137), (0, 1), (1, 1)]:
+        job.does("exited", slot, code)
+    assert job.taken() == [End(1)]
+
+
 def test_more_are_ready_than_may_be():
     """A newcomer for which there is no room any more is told to leave."""
     job = begun(2, replaces=True, most=3)
@@ -253,6 +224,22 @@ def test_the_end():
     job.does("exited", 2, 1)
     assert job.taken() == []
     job.does("exited", 1, 0)
+    assert job.taken() == [End(0)]
+
+
+def test_a_bye_and_no_end():
+    """A process that hangs after its training is killed, and has ended well."""
+    job = begun(2, fence=60)
+    job.does("bye", 0)
+    job.does("bye", 1)
+    job.does("exited", 1, 0)
+    job.passes(59)
+    assert job.taken() == []
+    job.passes(1)
+    late = "rank 0 (slot 0) has ended well, but not its process, in 60 s: it is killed"
+    assert job.said() == [f"{late} (--fence-after)"]
+    assert job.taken() == [Kill(0)]
+    job.does("exited", 0, 137)
     assert job.taken() == [End(0)]
 
 
@@ -417,160 +404,3 @@ def test_what_the_protocol_does_not_allow():
     job.asks(1, 0)
     with pytest.raises(ValueError, match="slot 0 has not been in epoch 1"):
         job.asks(1, 0)
-
-
-class World:
-    """Slots that do at random what the protocol allows, and checks of what the driver does."""
-
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-        start = self.random.randint(1, 4)
-        self.least = self.random.randint(1, start)
-        self.replaces = self.random.random() < 0.6
-        most = start + self.random.randint(0, 2)
-        self.job = Job(start, self.least, most=most, replaces=self.replaces)
-        # slot -> what it does: starts, joined, asked, runs, stopped, told, left, dead
-        self.slots, self.epochs, self.answers = {}, [], []
-        self.epoch_of = collections.Counter()
-        self.finished, self.end, self.heard = set(), None, set()
-        self.obeys()
-
-    def obeys(self):
-        """Does what the driver says, and checks it."""
-        while taken := self.job.taken():
-            for place, action in enumerate(taken):
-                assert self.end is None, "actions after the end"
-                if isinstance(action, Start):
-                    assert action.slot not in self.slots
-                    self.slots[action.slot] = "starts"
-                elif isinstance(action, Kill):
-                    self.slots[action.slot] = "dead"
-                elif isinstance(action, End):
-                    assert not self.slots
-                    assert action.code or self.finished or not self.epochs
-                    self.end = action.code
-                elif isinstance(action, Send) and action.message["do"] != "epoch":
-                    self.hears(action.slot, **action.message)
-                elif isinstance(action, Send) and action.message["rank"] == 0:
-                    self.begins(taken[place : place + action.message["size"]])
-
-    def begins(self, sent):
-        """All members have asked, and who is in the epoch before has left it."""
-        members = [one.slot for one in sent]
-        before = self.epochs[-1] if self.epochs else []
-        for rank, one in enumerate(sent):
-            place = {"epoch": len(self.epochs) + 1, "rank": rank, "size": len(members)}
-            assert one.message == {"do": "epoch", **place, "slots": members}
-            assert self.slots[one.slot] in ("asked", "dead"), self.slots
-            self.slots[one.slot] = self.slots[one.slot].replace("asked", "runs")
-            self.epoch_of[one.slot] = len(self.epochs) + 1
-        assert not [
-            slot
-            for slot in before
-            if self.slots.get(slot) in ("runs", "stopped") and slot not in members
-        ]
-        old = [slot for slot in members if slot in before]
-        assert members[: len(old)] == old == sorted(old, key=before.index)
-        assert not before or members[0] in before
-        assert len(members) >= self.least or self.finished
-        self.epochs.append(members)
-        self.heard.clear()
-
-    def hears(self, slot, do, **message):
-        doing = self.slots.get(slot)
-        if do in ("leave", "end"):
-            assert doing in ("asked", "dead")
-            self.slots[slot] = "told" if doing == "asked" else doing
-        elif do == "same":
-            assert message["epoch"] == len(self.epochs)
-            assert all(self.slots[one] in ("asked", "runs", "dead") for one in self.epochs[-1])
-            self.slots[slot] = "runs" if doing == "asked" else doing
-        else:
-            assert do in ("void", "update", "gathered")
-            assert message["epoch"] == self.epoch_of[slot] == len(self.epochs)
-            assert doing in ("runs", "stopped", "dead", "left")
-            if do == "void":
-                self.heard.add(slot)
-
-    def dies(self, slot):
-        """Its connection ends; its process ends now or later."""
-        doing = self.slots[slot]
-        self.slots[slot] = "dead"
-        if doing not in ("starts", "dead") and self.random.random() < 0.7:
-            self.job.does("disconnected", slot)
-        self.obeys()
-
-    def exits(self, slot, code):
-        self.slots.pop(slot)
-        if code:
-            self.finished.discard(slot)
-        self.job.does("exited", slot, code)
-        self.obeys()
-
-    def lives(self, slot, faults):
-        """One thing that a slot may do."""
-        doing, rank = self.slots[slot], self.random.random()
-        if faults and rank < 0.02:
-            self.dies(slot)
-        elif doing == "starts":
-            self.slots[slot] = "joined"
-            self.job.joins(slot)
-        elif doing == "joined":
-            self.slots[slot] = "asked"
-            self.job.asks(0, slot)
-        elif doing == "runs":
-            self.runs(slot, faults, rank)
-        elif doing == "stopped" and not faults and rank < 0.1:
-            self.slots[slot] = "runs"  # nobody else may be there to miss it
-        elif doing == "told":
-            self.slots[slot] = "left"
-            self.job.does("bye", slot)
-        elif doing in ("left", "dead"):
-            codes = [0, 0, 0, 3] if doing == "left" else [0, 1, 137]
-            self.exits(slot, self.random.choice(codes))
-        self.obeys()
-
-    def runs(self, slot, faults, rank):
-        epoch = self.epoch_of[slot]
-        if slot in self.heard or rank < 0.3:
-            self.slots[slot] = "asked"
-            self.job.asks(epoch, slot)
-        elif faults and rank < 0.33:
-            self.slots[slot] = "stopped"
-        elif faults and rank < 0.36:
-            self.slots[slot] = "left"
-            self.job.does("failed", slot, epoch, "no memory")
-        elif rank < 0.4 + 0.3 * (not faults):
-            self.slots[slot] = "left"
-            self.finished.add(slot)
-            self.job.does("bye", slot)
-        else:
-            self.job.does("gather", slot, epoch, 1, "data")
-
-    def step(self, faults=True):
-        rank = self.random.random()
-        if rank < 0.05 and self.replaces and faults:
-            self.job.does("discovered", self.random.randint(0, 6))
-        elif rank < 0.15 or not self.slots:
-            wait = self.random.choice([0.1, 5, 70]) if faults else 1000
-            self.job.passes(wait)
-        else:
-            self.lives(self.random.choice(sorted(self.slots)), faults)
-        self.obeys()
-
-
-@pytest.mark.parametrize("first", range(0, 3000, 500))
-def test_random_jobs(first):
-    """At most one epoch lives, of slots that asked for it; and every job comes to an end."""
-    ends = collections.Counter()
-    for seed in range(first, first + 500):
-        world = World(seed)
-        for _ in range(world.random.randint(0, 300)):
-            if world.end is None:
-                world.step()
-        for _ in range(3000):
-            if world.end is None:
-                world.step(faults=False)
-        assert world.end is not None, (seed, world.slots, dict(world.job.driver.phases()))
-        ends[world.end] += 1
-    assert {0, 1, 137} <= set(ends), ends

@@ -86,7 +86,7 @@ void Monitor::Stop() {
 
 void Monitor::Loop() {
   shm_->MarkAlive(topo_.rank);  // here, since the robust mutex belongs to this thread
-  if (topo_.size > 1) WatchTermination();
+  if (topo_.size > 1 || MayGoOnAfterTermination()) WatchTermination();
   alive_ = true;
   double last = NowSeconds();
   while (!stopping_) {
@@ -95,7 +95,7 @@ void Monitor::Loop() {
     // A process that was suspended must not count that time as waiting for its peers.
     GuardedTick(std::min(now - last, 4 * kTickMs / 1000.0));
     last = now;
-    if (terminated) AnswerTermination();
+    if (terminated && !GoesOnAfterTermination()) AnswerTermination();
     WatchInterrupts();
   }
   shm_->Leave();

@@ -44,6 +44,7 @@ struct Words {
 Words words[2];
 std::atomic<int> current_words{0};
 std::atomic<bool> said{false}, saying{false};
+std::atomic<GoesOn> goes_on{nullptr};
 constexpr int kSayingMs = 200;
 
 // Whether there are last words, which nobody else says then.
@@ -70,7 +71,7 @@ void OnTermination(int) {
     DieOfTermination();
   } else {
     // The monitor is told first: nobody may read stderr.
-    const bool says = TakeLastWords();
+    const bool says = goes_on == nullptr && TakeLastWords();
     saying = says;
     terminated = true;
     Wake(wake_for_handler);
@@ -160,6 +161,13 @@ void PrepareLastWords(const std::string& lines) {
 }
 
 bool SaidLastWords() { return said; }
+
+void AskBeforeTermination(GoesOn ask) { goes_on = ask; }
+bool MayGoOnAfterTermination() { return goes_on != nullptr; }
+bool GoesOnAfterTermination() {
+  GoesOn ask = goes_on;
+  return ask != nullptr && ask() != 0;
+}
 
 void UnwatchTermination() {
   PrepareLastWords("");

@@ -17,6 +17,12 @@ void WakeMonitor();
 void PrepareLastWords(const std::string& lines);
 // Whether the handler has written such lines.
 bool SaidLastWords();
+// Whether the process goes on after SIGTERM, as a rank does that may leave its job later: `ask`
+// says so, on the monitor's thread. Then the handler writes nothing. Null: it ends.
+using GoesOn = int (*)();
+void AskBeforeTermination(GoesOn ask);
+bool GoesOnAfterTermination();
+bool MayGoOnAfterTermination();
 // Restores SIGTERM's default action, if the handler is still ours.
 void UnwatchTermination();
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smddp_tf._src.job import agreement, basics, config, native, rendezvous
+from smddp_tf._src.job.adding_sets import add_process_set, forget_sets_from, suspend_sets
 from smddp_tf._src.job.enums import Code
 from smddp_tf._src.job.process_sets import (
     ProcessSet,
-    add_process_set,
     added_sets,
     c_ranks,
     check_status,
@@ -66,6 +66,12 @@ def _may_interrupt() -> int:
     return int(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
 
+@ctypes.CFUNCTYPE(ctypes.c_int)
+def _leaves_later() -> int:
+    """Whether a process that got SIGTERM goes on until its elastic job lets it leave."""
+    return int(rendezvous.connection().leaves_later())
+
+
 def _terms() -> list[bytes]:
     """What init() compares. A rank that cannot start connects, to report that to the others."""
     *terms, problem = agreement.terms()
@@ -77,24 +83,18 @@ def _check_start(code: int) -> None:
         raise (ValueError if code == Code.USAGE else InitError)(native.last_error())
 
 
-def _refuse_arguments(comm: Any, process_sets: Sequence[ProcessSet]) -> None:
-    remedy = "or start the job without --min-np, --max-np and --host-discovery-script"
+def _refuse_comm(comm: Any) -> None:
     if comm is not None:
         raise ValueError(
             "init(comm=...) is not available in an elastic job, whose ranks come and go; leave it "
-            f"out, {remedy}"
-        )
-    if process_sets:
-        raise ValueError(
-            "init(process_sets=[...]) is not available in an elastic job, whose ranks come and go; "
-            "call add_process_set() in the function that elastic.run decorates, which is called "
-            f"again with other ranks, {remedy}"
+            "out, or start the job without --min-np, --max-np and --host-discovery-script"
         )
 
 
 def _begin_elastic() -> None:
     """Joins the job's first epoch, or waits beside a job that has begun, as a job of one rank."""
     connection = rendezvous.connection()
+    native.core().smddp_ask_before_termination(_leaves_later)
     ranks = connection.running()
     if ranks == 0:
         _join_next(lost=False, again=False)
@@ -213,7 +213,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         _refuse_child()
 
         if rendezvous.is_elastic():
-            _refuse_arguments(comm, wanted)
+            _refuse_comm(comm)
             _begin_elastic()
         else:
             code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *_terms())
@@ -243,6 +243,7 @@ def shutdown() -> None:
       False
     """
     _leave(_failed)
+    forget_sets_from(0)
 
 
 def _leave(failed: bool) -> None:
@@ -250,6 +251,7 @@ def _leave(failed: bool) -> None:
     for process_set in list(added_sets.values()):
         process_set._invalidate()
     added_sets.clear()
+    suspend_sets()
     native.core().smddp_shutdown(int(failed))
     native.core().smddp_ask_before_interrupts(None)
     config.unmark_rank()

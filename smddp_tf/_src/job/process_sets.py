@@ -60,6 +60,7 @@ class ProcessSet:
 
     process_set_id: int | None = None
     ranks: Any = None  # a list once it is added; None would make every use of it a check
+    _why_not = ""  # why it is not in the job, if that is known
 
     def __init__(self, ranks_or_comm: Any) -> None:
         self.ranks = sorted(ranks_of(ranks_or_comm))
@@ -79,8 +80,13 @@ class ProcessSet:
         """Whether this process is a member; None if the set is not in the job."""
         return None if self.process_set_id is None else basics.rank() in self.ranks
 
-    def _invalidate(self) -> None:
+    def _bind(self, number: int, ranks: list[int]) -> None:
+        self.process_set_id, self.ranks, self._why_not = number, ranks, ""
+        added_sets[number] = self
+
+    def _invalidate(self, why: str = "") -> None:
         self.process_set_id = self.ranks = None
+        self._why_not = why
 
 
 class _GlobalProcessSet(ProcessSet):
@@ -146,77 +152,6 @@ def check_status(code: int) -> None:
         raise JobError(native.last_error())
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Adds a process set to the job. Collective over the job: ranks outside the set call it too.
-
-    The ranks of the set allocate staging memory for it until it is removed
-    (stats()["staging_bytes"]).
-
-    Args:
-      process_set: a ProcessSet or a list of ranks; the same on all ranks.
-
-    Returns:
-      The ProcessSet, ready to be passed to collectives.
-
-    Raises:
-      ValueError: the ranks pass different lists; the list is empty, repeats a rank or contains one
-        that does not exist; a set of the same ranks exists. Raised on all ranks.
-      JobError: a rank died or timed out.
-
-    Examples:
-      >>> first = hvd.add_process_set([0])  # every rank calls it, in the set or not
-      >>> if first.included():
-      ...     total = hvd.allreduce(1.0, op=hvd.Sum, process_set=first)
-      >>> hvd.remove_process_set(first)
-      True
-    """
-    if not isinstance(process_set, ProcessSet):
-        process_set = ProcessSet(process_set)
-    if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set!r} is in the job already")
-    if process_set.ranks is None:
-        raise ValueError("this ProcessSet was removed; make a new one")
-    number = ctypes.c_int()
-    ranks = process_set.ranks
-    add = native.core().smddp_process_set_add
-    check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
-    process_set.process_set_id = number.value
-    added_sets[number.value] = process_set
-    return process_set
-
-
-def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a process set and frees its memory. Collective over the job.
-
-    Args:
-      process_set: a set that was added; it cannot be used afterwards.
-
-    Returns:
-      True; False for the global set and for a set that is not in the job.
-
-    Raises:
-      ValueError: the ranks pass different sets, or some rank has a pending collective in the set.
-        Raised on all ranks; the set is kept.
-      JobError: a rank died or timed out.
-
-    Examples:
-      >>> first = hvd.add_process_set([0])
-      >>> hvd.remove_process_set(first)
-      True
-      >>> hvd.remove_process_set(hvd.global_process_set)  # always stays
-      False
-    """
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(f"process_set={process_set!r} is not a ProcessSet")  # noqa: TRY004
-    number = process_set.process_set_id
-    if number in (None, 0):
-        return False
-    check_status(native.core().smddp_process_set_remove(number))
-    added_sets.pop(number, None)
-    process_set._invalidate()
-    return True
-
-
 @dataclasses.dataclass(frozen=True)
 class ProcessGroup:
     """The ranks of a collective, as one of them sees them: a process set that is in the job.
@@ -262,7 +197,8 @@ def check_process_set(process_set: Any) -> ProcessGroup:
     require_process_set(process_set)
     if process_set.process_set_id is None:
         raise ValueError(
-            f"{process_set!r} is not in the job: it was removed, or never given to "
+            process_set._why_not
+            or f"{process_set!r} is not in the job: it was removed, or never given to "
             "init(process_sets=...) or add_process_set()"
         )
     if not process_set.included():

@@ -58,6 +58,7 @@ class Place:
     epoch: int = 0
     rank: int = 0
     size: int = 0
+    slots: tuple[int, ...] = ()  # of each rank
     leaves: bool = False
 
 
@@ -129,7 +130,8 @@ class Rendezvous:
     def _take(self, message: dict[str, Any]) -> None:
         kind, epoch = message["do"], message.get("epoch")
         if kind == "epoch":
-            self._place = Place(message["epoch"], message["rank"], message["size"])
+            place = (message["epoch"], message["rank"], message["size"], tuple(message["slots"]))
+            self._place = Place(*place)
             self._answer = self._place
             self._void, self._updated = "", False
         elif kind == "same":
@@ -151,6 +153,11 @@ class Rendezvous:
             self._gathered[message["number"]] = b"".join(blocks)
 
     # ---- epochs ---------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> Place:
+        """This rank's, in the epoch that it was in last; of epoch 0 if it was in none."""
+        return self._place
 
     def running(self) -> int:
         """The number of ranks that trained when this process came; 0 if the job had not begun.
@@ -192,6 +199,14 @@ class Rendezvous:
         """Whether ranks are to come or to leave, so that this one should ask for the next epoch."""
         self._receive(0)
         return self._updated
+
+    def leaves_later(self) -> bool:
+        """After SIGTERM: says that this rank is to leave; False if the job ends, so it ends now."""
+        with self._lock:
+            self._receive(0)
+            if not self._over:
+                self._send({"do": "leaving"})
+            return not self._over
 
     def is_void(self, seconds: float) -> bool:
         """Whether a rank of the epoch was lost; waits up to so many seconds to hear of it."""

@@ -10,6 +10,12 @@ from typing import Any
 from smddp_tf._src.collectives.barrier import barrier
 from smddp_tf._src.collectives.objects import allgather_object, broadcast_object
 from smddp_tf._src.job import basics, rendezvous
+from smddp_tf._src.job.adding_sets import (
+    count_sets,
+    forget_sets_from,
+    make_sets_again,
+    sets_table,
+)
 from smddp_tf._src.job.job import is_waiting, reconnect
 from smddp_tf.errors import HostsUpdatedInterrupt
 from smddp_tf.keras.elastic._state import State
@@ -44,7 +50,10 @@ def _take_up(state: State) -> None:
 
     Newcomers call it together with the ranks that were there.
     """
-    commits = allgather_object(state.commits, name="elastic commits")
+    own = state.commits, sets_table()
+    commits, tables = zip(*allgather_object(own, name="elastic commits"), strict=True)
+    if rendezvous.is_elastic():
+        make_sets_again(tables)
     resumed = not any(commits) and _resume(state)
     state.source = commits.index(max(commits))
     state.sync()
@@ -62,7 +71,7 @@ def _go_on(failure: Exception, prepare: Callable[[], None], again: bool = False)
 
 def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
     """Calls func until it returns, each time with the ranks that are there."""
-    counters = len(state.counters)
+    counters, sets = len(state.counters), count_sets()
     failed_at = -1  # how many commits there were at the last failure
 
     def go_back() -> None:
@@ -78,11 +87,13 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
             if basics.is_initialized():
                 barrier()  # a rank that fails at the very end still finds the commit
         except HostsUpdatedInterrupt as interrupt:
+            forget_sets_from(sets)  # those that func adds anew
             _go_on(interrupt, state.on_reset)
         except Exception as failure:
             # TensorFlow's exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
                 raise
+            forget_sets_from(sets)
             # A rank that was only late, say, is not lost; but what fails each time is no accident.
             _go_on(failure, go_back, again=state.commits != failed_at)
             failed_at = state.commits

@@ -102,6 +102,8 @@ class _Slot:
     number: int
     phase: Phase = Phase.STARTING
     kill_at: float = math.inf  # when its process is killed
+    leaving: bool = False  # it got SIGTERM
+    overdue: bool = False  # it has ended well, but its process had to be killed
 
 
 def _counted(number: int) -> str:
@@ -203,11 +205,19 @@ class Driver:
             self._lose(slot, f"cannot start: {why}", now)
         return self._settled(now)
 
+    def leaving(self, number: int, now: float) -> list[Action]:
+        """A slot's process got SIGTERM: it leaves when the members next ask for an epoch."""
+        slot = self._slots[number]
+        if slot.phase in _LIVING and not slot.leaving:
+            slot.leaving = True
+            self._say(f"{self._name(number)} got SIGTERM, and leaves when the ranks next commit")
+        return self._settled(now)
+
     def bye(self, number: int, now: float) -> list[Action]:
         """A slot's training has ended well; its exit code may say otherwise soon."""
         slot = self._slots[number]
         if slot.phase in _LIVING:
-            slot.phase = Phase.FINISHED
+            slot.phase, slot.kill_at = Phase.FINISHED, now + self._limits.fence
             if number in self._members or not self._epoch:
                 self._finished.add(number)
         return self._settled(now)
@@ -222,7 +232,8 @@ class Driver:
     def exited(self, number: int, code: int, now: float) -> list[Action]:
         """A slot's mpirun has ended."""
         slot = self._slots[number]
-        if slot.phase in _LIVING or (code and number in self._finished):
+        failed = code != 0 and number in self._finished and not slot.overdue
+        if slot.phase in _LIVING or failed:
             self._finished.discard(number)
             self._lose(slot, f"ended with exit code {code}", now)
         if number in self._lost:
@@ -349,6 +360,10 @@ class Driver:
     def _kill_overdue(self, now: float) -> None:
         for slot in self._slots.values():
             if now >= slot.kill_at:
+                if slot.phase is Phase.FINISHED:
+                    slot.overdue = True
+                    late = f"has ended well, but not its process, in {self._limits.fence:g} s"
+                    self._say(f"{self._name(slot.number)} {late}: it is killed (--fence-after)")
                 self._kill(slot)
 
     def _fence(self, now: float) -> None:
@@ -420,9 +435,9 @@ class Driver:
 
     def _advance(self, now: float) -> None:
         """Begins the next epoch if all who have to have asked for it."""
-        old = self._old()
-        if self._silent():
+        if not self._let_go(now):
             return
+        old = self._old()
         most = int(min(self._most(), len(self._slots)))
         chosen = [*old, *self._newcomers()][:most]
         if self._epoch == 0 and not self._may_begin(len(chosen), now):
@@ -441,6 +456,19 @@ class Driver:
             self._fail(f"the ranks change more often than --reset-limit {self._limits.resets}", now)
         else:
             self._begin_epoch(chosen, [number for number in old if number not in chosen], now)
+
+    def _let_go(self, now: float) -> bool:
+        """Dismisses those that got SIGTERM; False if no member can go on."""
+        old, silent = self._old(), self._silent()
+        going = [n for n in self._living(Phase.WAITING) if self._slots[n].leaving]
+        if old and set(old) <= set(going) and not self._finishing:
+            self._fail("all ranks got SIGTERM", now)
+            return False
+        for number in going:
+            if number not in old or not silent:
+                self._say(f"{self._name(number)} leaves")
+                self._dismiss(number, {"do": "leave"}, now)
+        return not silent and bool(self._old() or not old)
 
     def _may_begin(self, ready: int, now: float) -> bool:
         """Whether the first epoch waits for nobody."""
@@ -488,7 +516,8 @@ class Driver:
         starting = self._living(Phase.STARTING)
         if not self._epoch and len(starting) == len(self._living(*_LIVING)):
             return 0  # until one has joined, the program may be what fails
-        lacking = max(0, self._wanted - len(self._living(*_LIVING)))
+        staying = [n for n in self._living(*_LIVING) if not self._slots[n].leaving]
+        lacking = max(0, self._wanted - len(staying))
         if self._deaths >= _PATIENCE:
             return min(lacking, 0 if starting else 1)
         return lacking
@@ -501,7 +530,8 @@ class Driver:
             for number in newcomers[room:]:
                 self._say(f"{self._name(number)} leaves: no more ranks are wanted")
                 self._dismiss(number, {"do": "leave"}, now)
-            changes = room or len(old) > self._most()
+            leave = any(self._slots[number].leaving for number in old)
+            changes = room or leave or len(old) > self._most()
             if changes and not (self._void or self._updated or self._finishing):
                 self._updated = True
                 self._send_to(Phase.RUNNING, {"do": "update", "epoch": self._epoch})

@@ -108,6 +108,8 @@ class Job:
             event = functools.partial(
                 driver.failed, slot, int(message["epoch"]), str(message["why"])
             )
+        elif kind == "leaving":
+            event = functools.partial(driver.leaving, slot)
         elif kind == "bye":
             event = functools.partial(driver.bye, slot)
         else:
@@ -213,17 +215,21 @@ class Job:
         elif self._outcome.done():
             self._hurries = True
         else:
-            for slot in self._slots.values():
-                slot.signal(signal.SIGTERM if number == signal.SIGHUP else number)
+            self._tell_all(signal.SIGTERM if number == signal.SIGHUP else number)
             self._outcome.set_result(supervise.Outcome(128 + number, interrupted=True))
+
+    def _tell_all(self, number: signal.Signals) -> None:
+        """Ends the job: without the message, a rank would take SIGTERM for one to itself alone."""
+        for slot in self._slots.values():
+            self._server.send(slot.number, {"do": "end", "why": "smddprun ends the job"})
+            slot.signal(number)
 
     async def _end_all(self) -> None:
         """Waits for mpiruns that were told to end their ranks; then kills what is left."""
         if self._discovery is not None:
             self._discovery.end()
         if self._outcome.exception() is not None:
-            for slot in self._slots.values():
-                slot.signal(signal.SIGTERM)
+            self._tell_all(signal.SIGTERM)
         for seconds in (supervise.GRACE_SECONDS, _KILLED_SECONDS):
             deadline = time.monotonic() + seconds
             while (self._slots or self._ending) and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ connection that ends without "bye" is a loss. A rank sends:
                                           its part of an allgather among the epoch's members
     {"do": "fail", "epoch": E, "why": text}
                                           it cannot start in this epoch, and leaves the job
+    {"do": "leaving"}                     it got SIGTERM, and leaves when it next asks
     {"do": "bye"}                         it ends well, unless its exit code says otherwise
 
 and receives:
@@ -23,7 +24,7 @@ and receives:
                                           to "next"
     {"do": "same", "epoch": E}            to "next": no member was lost, and nobody asked "again"
     {"do": "leave"}                       to "next": it is no longer wanted
-    {"do": "end", "why": text}            to "next": the job has failed
+    {"do": "end", "why": text}            to "next": the job has failed; or smddprun ends it
     {"do": "gathered", "epoch": E, "number": I, "data": [text of each rank]}
     {"do": "void", "epoch": E, "why": text}
                                           a member of E was lost; it is to ask for the next

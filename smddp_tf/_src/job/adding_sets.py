@@ -1,0 +1,223 @@
+"""add_process_set(), remove_process_set(); the sets of an elastic job, which outlive its epochs.
+
+Ranks get new numbers when others come or leave, but a slot's number is never used again. So a set
+is known by its slots here. When the ranks of a new epoch are connected, the sets whose members all
+live are made again, with the number that they had: graphs have it, and go on. The others are lost.
+
+A newcomer's script adds the same sets in the same order, before it is let in. Its sets become those
+of the others then; it is in none of them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Sequence
+
+from smddp_tf._src.job import native, rendezvous
+from smddp_tf._src.job.process_sets import ProcessSet, added_sets, c_ranks, check_status
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Adds a process set to the job. Collective over the job: ranks outside the set call it too.
+
+    The ranks of the set allocate staging memory for it until it is removed
+    (stats()["staging_bytes"]).
+
+    Args:
+      process_set: a ProcessSet or a list of ranks; the same on all ranks.
+
+    Returns:
+      The ProcessSet, ready to be passed to collectives.
+
+    In an elastic job, sets that were added before elastic.run are made again after each change of
+    the ranks, as the same objects, while all their members live.
+
+    Raises:
+      ValueError: the ranks pass different lists; the list is empty, repeats a rank or contains one
+        that does not exist; a set of the same ranks exists. Raised on all ranks.
+      JobError: a rank died or timed out.
+
+    Examples:
+      >>> first = hvd.add_process_set([0])  # every rank calls it, in the set or not
+      >>> if first.included():
+      ...     total = hvd.allreduce(1.0, op=hvd.Sum, process_set=first)
+      >>> hvd.remove_process_set(first)
+      True
+    """
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ValueError(f"{process_set!r} is in the job already")
+    if process_set.ranks is None:
+        raise ValueError("this ProcessSet was removed; make a new one")
+    if not _is_newcomer():
+        number = ctypes.c_int()
+        ranks = process_set.ranks
+        add = native.core().smddp_process_set_add
+        check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
+        process_set._bind(number.value, ranks)
+    _keep(process_set)
+    return process_set
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Removes a process set and frees its memory. Collective over the job.
+
+    Args:
+      process_set: a set that was added; it cannot be used afterwards.
+
+    Returns:
+      True; False for the global set and for a set that is not in the job.
+
+    Raises:
+      ValueError: the ranks pass different sets, or some rank has a pending collective in the set.
+        Raised on all ranks; the set is kept.
+      JobError: a rank died or timed out.
+
+    Examples:
+      >>> first = hvd.add_process_set([0])
+      >>> hvd.remove_process_set(first)
+      True
+      >>> hvd.remove_process_set(hvd.global_process_set)  # always stays
+      False
+    """
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set={process_set!r} is not a ProcessSet")  # noqa: TRY004
+    number = process_set.process_set_id
+    if number in (None, 0):
+        return _forget(process_set)
+    check_status(native.core().smddp_process_set_remove(number))
+    added_sets.pop(number, None)
+    process_set._invalidate()
+    _forget(process_set)
+    return True
+
+
+# ---- in elastic jobs ----------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class _Kept:
+    """A set that this process has added.
+
+    Attributes:
+      process_set: the object that the script has.
+      number: of the set; 0: this process was not let in yet when it was added.
+      slots: its members.
+      ranks: their numbers when it was last in the job.
+    """
+
+    process_set: ProcessSet
+    number: int = 0
+    slots: tuple[int, ...] = ()
+    ranks: tuple[int, ...] = ()
+
+
+_Row = tuple[int, tuple[int, ...], tuple[int, ...]]  # the same, without the object
+_kept: list[_Kept | None] = []  # in the order in which they were added; None: was removed since
+
+
+def _is_newcomer() -> bool:
+    """Whether this process has come to an elastic job and was not let in yet."""
+    return rendezvous.is_elastic() and rendezvous.connection().place.epoch == 0
+
+
+def _keep(process_set: ProcessSet) -> None:
+    """Keeps a set that was added; for a newcomer, until it is let in."""
+    if _is_newcomer():
+        process_set._why_not = (
+            f"{process_set!r} is made when elastic.run has let this process into the job, which "
+            "trains without it; until then it is alone. Ask process_set.included() first"
+        )
+        _kept.append(_Kept(process_set))
+    elif rendezvous.is_elastic():
+        members = rendezvous.connection().place.slots
+        slots = tuple(members[rank] for rank in process_set.ranks)
+        ranks = tuple(process_set.ranks)
+        _kept.append(_Kept(process_set, process_set.process_set_id or 0, slots, ranks))
+
+
+def _forget(process_set: ProcessSet) -> bool:
+    """A set was removed; returns whether it was kept."""
+    for place, one in enumerate(_kept):
+        if one is not None and one.process_set is process_set:
+            _kept[place] = None
+            return True
+    return False
+
+
+def count_sets() -> int:
+    """How many were added."""
+    return len(_kept)
+
+
+def forget_sets_from(first: int) -> None:
+    """Forgets those that were added after so many: they end with their epoch."""
+    del _kept[first:]
+
+
+def suspend_sets() -> None:
+    """The epoch has ended, and the sets with it; those that were kept may be made again."""
+    for one in filter(None, _kept):
+        if one.number:
+            one.process_set._why_not = (
+                f"process set {list(one.ranks)} may be made again by elastic.run, when the "
+                "ranks are connected; reset callbacks run before"
+            )
+
+
+def sets_table() -> list[_Row | None]:
+    """What others need to know of each set."""
+    return [None if one is None else (one.number, one.slots, one.ranks) for one in _kept]
+
+
+def make_sets_again(tables: Sequence[list[_Row | None]]) -> None:
+    """Makes the sets whose members all live. Collective over the job's ranks.
+
+    Args:
+      tables: of all ranks, in their order.
+
+    Raises:
+      JobError: a rank died or timed out.
+    """
+    members = rendezvous.connection().place.slots
+    for place in range(max(map(len, tables), default=0)):
+        if place == len(_kept):  # the script of this newcomer has added fewer
+            _kept.append(_Kept(ProcessSet([])))
+        rows = [table[place] for table in tables if place < len(table)]
+        # Newcomers know no number.
+        known = next((row for row in rows if row is not None and row[0]), None)
+        own = _kept[place] or _Kept(ProcessSet([]))
+        if known is None:
+            own.process_set._invalidate(_ended("this process set", "its ranks"))
+        else:
+            _renew(own, *known, members)
+            _kept[place] = own
+
+
+def _renew(
+    own: _Kept,
+    number: int,
+    slots: tuple[int, ...],
+    ranks: tuple[int, ...],
+    members: tuple[int, ...],
+) -> None:
+    """Makes a set again if its slots are among the members of the epoch."""
+    gone = [rank for rank, slot in zip(ranks, slots, strict=True) if slot not in members]
+    if gone:
+        who = f"rank{'s' * (len(gone) > 1)} {', '.join(map(str, gone))} of it"
+        own.process_set._invalidate(_ended(f"process set {list(ranks)}", who))
+    elif number not in added_sets:
+        new = sorted(members.index(slot) for slot in slots)
+        check_status(native.core().smddp_process_set_add_again(c_ranks(new), len(new), number))
+        own.process_set._bind(number, new)
+        ranks = tuple(new)
+    own.number, own.slots, own.ranks = number, slots, ranks
+
+
+def _ended(what: str, who: str) -> str:
+    return (
+        f"{what} has ended: {who} left the job, or was lost. Add another with add_process_set() in "
+        "the function that elastic.run decorates, of ranks that are there"
+    )
