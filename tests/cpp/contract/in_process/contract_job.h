@@ -6,6 +6,7 @@
 
 #include "check.h"
 #include "inproc_job.h"
+#include "tcp_job.h"
 
 namespace smddp_test {
 
@@ -20,10 +21,11 @@ inline std::vector<std::vector<int>> Layouts() {
           {0, 1, 2},    {0, 0, 1, 1, 2, 2}, {0, 0, 0, 0, 1, 2}, {0, 1, 1, 0, 1, 2, 1}};
 }
 
-// Calls body(group) on each rank of groups of several sizes.
+// Calls body(group) on each rank of groups of several sizes, over memory and over TCP.
 inline void InGroups(const std::function<void(smddp::PeerGroup*)>& body) {
-  for (int size : {1, 2, 3, 5}) {
-    auto groups = smddp::MakeInprocGroups(size);
+  for (int job = 0; job < 10; ++job) {
+    const int size = job / 2 + 1;
+    auto groups = job % 2 == 0 ? smddp::MakeInprocGroups(size) : MakeTcpGroups(size);
     RunRanks(size, [&](int rank) { body(groups[static_cast<size_t>(rank)].get()); });
   }
 }
