@@ -214,8 +214,9 @@ int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const ch
 int smddp_init_with(const smddp_bootstrap* bootstrap, const char* must_agree,
                     const char* should_agree, const char* problem) {
   return ReturnOf([&] {
-    BootstrapCallbacks calls{bootstrap->rank, bootstrap->size, bootstrap->context, bootstrap->start,
-                             bootstrap->test, bootstrap->fail, bootstrap->why};
+    BootstrapCallbacks calls{bootstrap->rank,  bootstrap->size, bootstrap->context,
+                             bootstrap->start, bootstrap->test, bootstrap->fail,
+                             bootstrap->why,   bootstrap->host, bootstrap->sign};
     return InitOnce({}, ToSettings(must_agree, should_agree, problem),
                     MakeCallbackBootstrap(calls));
   });

@@ -40,8 +40,8 @@ SMDDP_EXPORT int smddp_init(void);  // idempotent
 SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_agree,
                                 const char* should_agree, const char* problem);
 // How the ranks of a job reach each other while they start, other than by MPI. The functions are
-// called by the thread that is in smddp_init_with, one at a time, and not after it has returned;
-// `context` is passed to them.
+// called one at a time, by the thread that is in smddp_init_with or, on several hosts, in
+// smddp_process_set_add; `context` is passed to them.
 typedef struct smddp_bootstrap {
   int32_t rank, size;
   void* context;
@@ -54,9 +54,13 @@ typedef struct smddp_bootstrap {
   void (*fail)(void* context, const char* text);
   // Why the ranks can no longer start together; "" if nothing is known of.
   const char* (*why)(void* context);
+  // The numeric address of this host by which ranks on others reach it.
+  const char* host;
+  // Writes 32 bytes that nobody outside of the job can know: connections begin with them.
+  void (*sign)(void* context, const void* data, int64_t bytes, void* signature);
 } smddp_bootstrap;
-// smddp_init_job of all ranks of a bootstrap. They have to be on one host. Another job can follow
-// in the process, also after an error.
+// smddp_init_job of all ranks of a bootstrap, which TCP connects if they are on several hosts.
+// Another job can follow in the process, also after an error.
 SMDDP_EXPORT int smddp_init_with(const smddp_bootstrap* bootstrap, const char* must_agree,
                                  const char* should_agree, const char* problem);
 // failed != 0: the process exits because of an error, so MPI is not finalized. Idempotent.

@@ -126,7 +126,7 @@ bool Communicator::Leave(bool failed) {
   AnnounceDeparture([&] { return wait.Pointless(); });
   context_->bootstrap->Finalize([&] { return wait.Pointless(); });
   // Between nodes MPI goes on receiving into the memory of the alarm and of the groups.
-  return topology().num_nodes == 1;
+  return topology().num_nodes == 1 || CanGoOn();
 }
 
 // ---- process sets -------------------------------------------------------------------------------

@@ -45,6 +45,15 @@ def test_a_rank_is_stopped(tmp_path):
     assert "is killed" in output
 
 
+def test_a_rank_of_two_nodes_is_killed(tmp_path):
+    """Between nodes the ranks of an elastic job are connected by TCP; the first of one is lost."""
+    code, output, found = train(tmp_path, "loop", "0@7", SMDDP_NODES="2")
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [1, 2], output[-6000:]
+    assert all(one["once"] and one["traces"] == 1 for one in found.values()), found
+    assert [one["sizes"] for one in found.values()] == [[3, 2], [3, 2]]
+
+
 def test_one_rank_is_left(tmp_path):
     """Rank 0 is killed, and in the step after it one more."""
     code, output, found = train(tmp_path, "loop", "0@7", "2@8")

@@ -2,16 +2,29 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <utility>  // for move
 #include <vector>
+
+#include "transport/tcp/mesh.h"
+#include "transport/tcp/tcp_alarm.h"
+#include "transport/tcp/tcp_group.h"
 
 namespace smddp {
 namespace {
 
 constexpr unsigned kNapMicroseconds = 200;
 
+// What a rank gathers of the others to connect with those of its color.
+struct Place {
+  int32_t color, key;
+  Endpoint endpoint;
+};
+
 class CallbackBootstrap : public Bootstrap {
  public:
-  explicit CallbackBootstrap(const BootstrapCallbacks& callbacks) : call_(callbacks) {}
+  explicit CallbackBootstrap(const BootstrapCallbacks& callbacks)
+      : call_(callbacks), host_(callbacks.host) {}
 
   int rank() const override { return call_.rank; }
   int size() const override { return call_.size; }
@@ -53,16 +66,24 @@ class CallbackBootstrap : public Bootstrap {
             "out"};
   }
 
-  Status BetweenNodes() const override {
-    return {Code::kSystem,
-            "the ranks of an elastic job share no memory, and it has no way between nodes yet; "
-            "start it on one host, and without SMDDP_NODES"};
+  Status BetweenNodes() const override { return {}; }
+
+  Status MakeGroup(int color, int key, const Problem& problem,
+                   std::unique_ptr<PeerGroup>* group) const override {
+    std::vector<Peer> peers;
+    int rank = 0;
+    Status status = Connect(color, key, problem, &rank, &peers);
+    if (status.ok() && color != kNoColor) *group = MakeTcpGroup(rank, std::move(peers));
+    return status;
   }
-  Status MakeGroup(int, int, const Problem&, std::unique_ptr<PeerGroup>*) const override {
-    return BetweenNodes();
-  }
-  Status MakeAlarm(int, int, const Problem&, std::unique_ptr<Alarm>*) const override {
-    return BetweenNodes();
+
+  Status MakeAlarm(int color, int key, const Problem& problem,
+                   std::unique_ptr<Alarm>* alarm) const override {
+    std::vector<Peer> peers;
+    int rank = 0;
+    Status status = Connect(color, key, problem, &rank, &peers);
+    if (status.ok() && color != kNoColor) *alarm = MakeTcpAlarm(std::move(peers));
+    return status;
   }
 
   void Finalize(const std::function<bool()>&) override {}
@@ -73,7 +94,38 @@ class CallbackBootstrap : public Bootstrap {
     return {Code::kRemote, why.empty() ? "the ranks cannot reach each other" : why};
   }
 
+  // Connects the ranks of a color; called by all ranks.
+  Status Connect(int color, int key, const Problem& problem, int* rank,
+                 std::vector<Peer>* peers) const {
+    Mesh mesh;
+    Place own{color, key, {}};
+    if (color != kNoColor) {
+      Status status = mesh.Listen(host_, this->rank());
+      if (!status.ok()) return status;
+      own.endpoint = mesh.own();
+    }
+    std::vector<Place> places(static_cast<size_t>(size()));
+    Status status = Allgather(&own, sizeof own, places.data(), problem);
+    if (!status.ok() || color == kNoColor) return status;
+    auto others = [color](const Place& place) { return place.color != color; };
+    places.erase(std::remove_if(places.begin(), places.end(), others), places.end());
+    std::sort(places.begin(), places.end(),
+              [](const Place& a, const Place& b) { return a.key < b.key; });
+    std::vector<Endpoint> endpoints;
+    for (const Place& place : places) {
+      if (place.key == key) *rank = static_cast<int>(endpoints.size());
+      endpoints.push_back(place.endpoint);
+    }
+    const Sign sign = [this](const std::string& text) {
+      Signature signature{};
+      call_.sign(call_.context, text.data(), static_cast<int64_t>(text.size()), signature.data());
+      return signature;
+    };
+    return mesh.Connect(*rank, endpoints, sign, problem, peers);
+  }
+
   const BootstrapCallbacks call_;
+  const std::string host_;
   const std::string name_ = "none";
 };
 

@@ -16,9 +16,11 @@ struct BootstrapCallbacks {
   int (*test)(void* context, void* recv, int64_t bytes) = nullptr;
   void (*fail)(void* context, const char* why) = nullptr;
   const char* (*why)(void* context) = nullptr;
+  const char* host = nullptr;
+  void (*sign)(void* context, const void* data, int64_t bytes, void* signature) = nullptr;
 };
 
-// For ranks of one node: such jobs have no groups between nodes.
+// Between nodes, ranks are connected by TCP.
 std::shared_ptr<Bootstrap> MakeCallbackBootstrap(const BootstrapCallbacks& callbacks);
 
 }  // namespace smddp

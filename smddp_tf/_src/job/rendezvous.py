@@ -12,6 +12,8 @@ import contextlib
 import ctypes
 import dataclasses
 import functools
+import hashlib
+import hmac
 import os
 import select
 import socket
@@ -31,6 +33,7 @@ _Start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes
 _Test = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _Fail = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
 _Why = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+_Sign = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
 
 
 class Bootstrap(ctypes.Structure):
@@ -44,6 +47,8 @@ class Bootstrap(ctypes.Structure):
         ("test", _Test),
         ("fail", _Fail),
         ("why", _Why),
+        ("host", ctypes.c_char_p),
+        ("sign", _Sign),
     )
 
 
@@ -84,7 +89,7 @@ class Rendezvous:
             if not part:
                 raise ConnectionError(_GONE)
             nonce += part
-        self._codec = Codec(secret, nonce, serves=False)
+        self._secret, self._codec = secret, Codec(secret, nonce, serves=False)
         self._lock = threading.RLock()
         self._place = Place()
         self._running: int | None = None  # how many ranks there were when this process came
@@ -254,11 +259,15 @@ class Rendezvous:
         self._said = ctypes.create_string_buffer((self._void or self._over).encode())
         return ctypes.addressof(self._said)
 
+    def _sign(self, data: int, size: int, signature: int) -> None:
+        own = hmac.digest(self._secret, ctypes.string_at(data, size), hashlib.sha256)
+        ctypes.memmove(signature, own, len(own))
+
     def bootstrap(self, place: Place) -> Bootstrap:
-        """What smddp_init_with() takes. It holds functions, so keep it while ranks connect."""
+        """What smddp_init_with() takes; kept here, since it holds functions."""
         self._alone = place.size == 1
         self._gathers, self._gathered = 0, {}  # all ranks count from here
-        return Bootstrap(
+        self._bootstrap = Bootstrap(
             place.rank,
             place.size,
             None,
@@ -266,7 +275,10 @@ class Rendezvous:
             _Test(lambda _, receive, size: self._test(receive, size)),
             _Fail(lambda _, text: self._fail(text.decode(errors="replace"))),
             _Why(lambda _: self._why()),
+            self._socket.getsockname()[0].encode(),
+            _Sign(lambda _, data, size, signature: self._sign(data, size, signature)),
         )
+        return self._bootstrap
 
 
 def is_elastic() -> bool:
