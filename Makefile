@@ -115,6 +115,7 @@ faults: build
 
 elastic: build
 	$(BIN)/python tests/elastic/storm.py --faults 500 --write docs/elastic-faults.md
+	$(BIN)/python tests/elastic/many_changes.py
 
 # ---- environments: made once, and again when their requirements change ----
 
