@@ -29,6 +29,8 @@ class ReductionState:
       scale_local: divide gradients of local variables by the number of ranks.
     """
 
+    is_local_steps = False  # whether ranks exchange weights now and then, and no gradients
+
     def __init__(self, options, *, passes=1, average_passes=False, scale_local=True) -> None:
         self.options = options
         self.passes = passes
@@ -141,6 +143,25 @@ class ReductionState:
         finally:
             self._reduced = before
 
+    def update(self, optimizer, variables):
+        """Context of a call that updates variables."""
+        del optimizer, variables
+        return contextlib.nullcontext()
+
+    def ensure_state(self, optimizer, variables) -> None:
+        """Creates the variables of state_variables(), for an optimizer of these variables."""
+
+    def synchronize(self) -> None:
+        """Makes the ranks' weights equal, where they are not in every step."""
+
+    def state_variables(self) -> list:
+        """Variables that the distribution has besides the optimizer's."""
+        return []
+
+    def not_exchanged(self) -> list:
+        """The variables in which ranks differ until the next exchange."""
+        return []
+
     @contextlib.contextmanager
     def loss_scaled(self):
         """Context of a step that is skipped if some gradients are not finite."""
@@ -204,3 +225,11 @@ def of(optimizer):
     found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
     inner = getattr(optimizer, "inner_optimizer", None)
     return of(inner) if found is None and inner is not None else found
+
+
+def package_of(optimizer) -> str:
+    """The Keras whose optimizer this is: the module that has its layers, optimizers and so on."""
+    modules = [
+        kind.__module__ for kind in type(optimizer).__mro__ if ".optimizers." in kind.__module__
+    ]
+    return modules[-1].split(".optimizers.")[0]

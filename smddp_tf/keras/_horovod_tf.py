@@ -53,7 +53,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       groups: same as for smddp_tf.keras.DistributedOptimizer.
       process_set: same as for smddp_tf.keras.DistributedOptimizer.
       scale_local_gradients: same as for smddp_tf.keras.DistributedOptimizer.
-      **unknown: rejected by name.
+      **unknown: further arguments of smddp_tf.keras.DistributedOptimizer, which Horovod's has not:
+        sync_every and what goes with it, bucket_bytes. Others are rejected by name.
 
     Returns:
       The same object.

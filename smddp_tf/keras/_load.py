@@ -94,4 +94,8 @@ def load_model(
     if "backward_passes_per_step" in options:
         _hooks.restore_accumulation(_distribution.innermost(model.optimizer))
     DistributedOptimizer(model.optimizer, compression=compression, **options)
+    distribution = _distribution.of(model.optimizer)
+    if distribution.is_local_steps and os.fspath(filepath).endswith(".keras"):
+        distribution.ensure_state(model.optimizer, model.trainable_variables)
+        model.load_weights(filepath)  # again, now that there is where to put the outer state
     return model

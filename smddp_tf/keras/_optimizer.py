@@ -11,7 +11,7 @@ from smddp_tf._src.gradients.options import ReduceOptions, whole_number
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.job.reduce_op import Average, ReduceOp
 from smddp_tf._src.types import Compressor
-from smddp_tf.keras import _distribution, _hooks, _traced
+from smddp_tf.keras import _distribution, _hooks, _local_steps, _traced
 
 # Arguments of other libraries and functions, and where they belong; used in error messages.
 _ELSEWHERE = {
@@ -56,6 +56,22 @@ def _check_is_object(optimizer: Any) -> Any:
     return optimizer
 
 
+def _refuse_without_sync_every(outer_optimizer: Any, fragments: int, quantize: bool) -> None:
+    """Rejects arguments that mean nothing where gradients are averaged.
+
+    Raises:
+      ValueError: one of them is set.
+    """
+    given = {
+        "outer_optimizer": outer_optimizer is not None,
+        "fragments": fragments != 1,
+        "should_quantize": bool(quantize),
+    }
+    for name, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{name} needs sync_every, the number of updates between exchanges")
+
+
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer: Any,
     name: str | None = None,
@@ -72,6 +88,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
     bucket_bytes: int = 0,
+    sync_every: int | None = None,
+    outer_optimizer: Any = None,
+    fragments: int = 1,
+    should_quantize: bool = False,
     **unknown: Any,
 ) -> Any:
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
@@ -100,6 +120,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       scale_local_gradients: divide the gradients of variables given to
         optimizer.register_local_var() by the number of ranks.
       bucket_bytes: approximate size of the gradient buckets, in bytes; 0: SMDDP_BUCKET_BYTES.
+      sync_every: None: the gradients of every step are averaged. A number: each rank trains alone,
+        and after so many updates the ranks average how far their weights have come
+        (docs/low-communication.md). The optimizer then has a method synchronize().
+      outer_optimizer: with sync_every: an optimizer of the same Keras, which updates the weights by
+        that average. Default: SGD(0.7, momentum=0.9, nesterov=True).
+      fragments: with sync_every: into how many parts the weights are divided; each is sent at a
+        step of its own.
+      should_quantize: with sync_every: the same as compression=Compression.int8.
       **unknown: rejected by name.
 
     Returns:
@@ -137,9 +165,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         passes, average_passes = saved[0], average_passes or saved[1]
     accumulation = f"passes={passes} average_passes={average_passes}" if passes > 1 else ""
 
+    if should_quantize and compression is not Compression.none:
+        raise ValueError(
+            "give should_quantize=True or compression=, not both; should_quantize is "
+            "Compression.int8"
+        )
     options = ReduceOptions(
         op=op,
-        compression=compression,
+        compression=Compression.int8 if should_quantize else compression,
         sparse_as_dense=sparse_as_dense,
         gradient_predivide_factor=gradient_predivide_factor,
         num_groups=num_groups,
@@ -150,12 +183,20 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         accumulation=accumulation,
     )
 
-    distribution = _distribution.ReductionState(
-        options,
-        passes=passes,
-        average_passes=average_passes,
-        scale_local=scale_local_gradients,
-    )
+    distribution: _distribution.ReductionState
+    if sync_every is None:
+        _refuse_without_sync_every(outer_optimizer, fragments, should_quantize)
+        distribution = _distribution.ReductionState(
+            options,
+            passes=passes,
+            average_passes=average_passes,
+            scale_local=scale_local_gradients,
+        )
+    else:
+        rounds = _local_steps.rounds_of(target, sync_every, outer_optimizer, fragments)
+        distribution = _local_steps.LocalSteps(
+            options, rounds, passes=passes, average_passes=average_passes
+        )
 
     _traced.forget(target)
     _hooks.attach(optimizer, distribution)

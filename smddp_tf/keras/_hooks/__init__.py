@@ -40,7 +40,7 @@ class _Reduce(Hook):
         function, args, *rest = self.original(protocol)
         state = rest[0] if rest else None
         if isinstance(state, dict):
-            names = (_distribution.ATTRIBUTE, "register_local_var")
+            names = (_distribution.ATTRIBUTE, "register_local_var", "synchronize", "outer_state")
             state = {
                 name: value
                 for name, value in state.items()
@@ -88,4 +88,6 @@ def attach(optimizer, distribution) -> None:
         target.get_config = _GetConfig("get_config", target, distribution)
     for wrapped in {id(optimizer): optimizer, id(target): target}.values():
         wrapped.register_local_var = distribution.register_local_var
+        if distribution.is_local_steps:
+            wrapped.synchronize = distribution.synchronize
         wrapped.__reduce_ex__ = _Reduce("__reduce_ex__", wrapped, distribution)

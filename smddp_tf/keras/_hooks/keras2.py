@@ -179,17 +179,23 @@ class _TransformGradients(Hook):
             optimizer._global_clipnorm_fn = own
 
 
-def _package(optimizer) -> str:
-    """The Keras whose optimizer this is."""
-    modules = [
-        kind.__module__ for kind in type(optimizer).__mro__ if ".optimizers." in kind.__module__
-    ]
-    return modules[-1].split(".optimizers.")[0]
+class _LocalStep(Hook):
+    """apply_gradients() as a local step: it goes on to what was hooked before."""
+
+    def __init__(self, method, optimizer, distribution) -> None:
+        super().__init__(method, optimizer, distribution)
+        self.hooked = vars(optimizer).get(method)
+
+    def __call__(self, grads_and_vars, *args, **kwargs):
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        with self.distribution.update(self.optimizer, variables):
+            return (self.hooked or self.original)(pairs, *args, **kwargs)
 
 
 def _hook_loss_scaling(optimizer) -> None:
     """Tells the distribution when a LossScaleOptimizer of the same Keras asks for gradients."""
-    package = _package(optimizer)
+    package = _distribution.package_of(optimizer)
     scaling = importlib.import_module(f"{package}.mixed_precision.loss_scale_optimizer")
     for kind in (scaling.LossScaleOptimizer, scaling.LossScaleOptimizerV3):
         if "_smddp_hooked" not in vars(kind):
@@ -199,19 +205,21 @@ def _hook_loss_scaling(optimizer) -> None:
 
 def _scaled(apply):
     @functools.wraps(apply)
-    def distributed_apply(self, *args, **kwargs):
+    def distributed_apply(self, grads_and_vars, *args, **kwargs):
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None:
-            return apply(self, *args, **kwargs)
-        with distribution.loss_scaled():
-            return apply(self, *args, **kwargs)
+            return apply(self, grads_and_vars, *args, **kwargs)
+        pairs = list(grads_and_vars)
+        variables = [variable for _, variable in pairs]
+        with distribution.loss_scaled(), distribution.update(self, variables):
+            return apply(self, pairs, *args, **kwargs)
 
     return distributed_apply
 
 
 def _applies_by_itself(optimizer) -> bool:
     """Whether apply_gradients() is not Keras's."""
-    package = _package(optimizer)
+    package = _distribution.package_of(optimizer)
     kinds = [kind for kind in type(optimizer).__mro__ if "apply_gradients" in vars(kind)]
     return not kinds[0].__module__.startswith(f"{package}.")
 
@@ -243,3 +251,5 @@ def install(optimizer, distribution) -> None:
     elif _applies_by_itself(optimizer):
         reduced = _ApplyReduced("apply_gradients", optimizer, distribution, hook)
         optimizer.apply_gradients = reduced
+    if distribution.is_local_steps:
+        optimizer.apply_gradients = _LocalStep("apply_gradients", optimizer, distribution)

@@ -60,7 +60,7 @@ class _Apply(Hook):
                 grads = distribution.reduce(grads, variables)
         updates = self.optimizer._backend_apply_gradients
         before = updates.calls
-        with distribution.step():
+        with distribution.update(self.optimizer, variables), distribution.step():
             result = self.original(grads, trainable_variables)
         if _accumulates(self.optimizer) and updates.calls == before and _updates_by_itself(self):
             _refuse_accumulation(self.optimizer)
@@ -84,7 +84,7 @@ class _ApplyReduced(Hook):
             return self.original(grads_and_vars, *args, **kwargs)
         grads, variables = zip(*grads_and_vars, strict=True)
         reduced = distribution.reduce(grads, variables)
-        with distribution.step():
+        with distribution.update(self.optimizer, variables), distribution.step():
             return self.original(zip(reduced, variables, strict=True), *args, **kwargs)
 
     def _accumulated(self, *args, **kwargs):
@@ -150,8 +150,11 @@ def _hook_loss_scaling(kind: Any) -> None:
             return apply(self, grads, trainable_variables)
 
         grads, inner = list(grads), self.inner_optimizer
+        variables = list(trainable_variables or inner._trainable_variables)
+        if distribution.is_local_steps:  # each rank skips its own steps, and scales its own losses
+            with distribution.update(self, variables), distribution.step():
+                return apply(self, distribution.reduce(grads, variables), variables)
         if not _accumulates(inner):
-            variables = trainable_variables or inner._trainable_variables
             with distribution.loss_scaled():
                 grads = distribution.reduce(grads, variables)
         rescale = getattr(distribution.options.compression, "rescale", None)
@@ -167,6 +170,8 @@ def _hook_loss_scaling(kind: Any) -> None:
         finite = check_finite(self, grads)
         distribution = _distribution.of(self.inner_optimizer)
         if distribution is None or not _accumulates(self.inner_optimizer):
+            return finite
+        if distribution.is_local_steps:
             return finite
 
         agreed = allreduce(

@@ -123,13 +123,18 @@ def _updated(optimizer: Any, seen: Any = ()) -> Iterator[Variable]:
 
 
 def variables_of(optimizer: Any) -> list[Variable]:
-    """All variables of an optimizer, including hyperparameters and a dynamic loss scale."""
+    """All variables of an optimizer, including hyperparameters and a dynamic loss scale.
+
+    With sync_every also those that ranks keep between exchanges.
+    """
     variables = optimizer.variables
     found = list(variables if isinstance(variables, (list, tuple)) else variables())
     # tf_keras keeps the dynamic loss scale outside `variables`.
     scale = getattr(optimizer, "_loss_scale", None)
     more = [getattr(scale, name, None) for name in ("_current_loss_scale", "_counter")]
     more += _updated(_distribution.innermost(optimizer))
+    distribution = _distribution.of(optimizer)
+    more += [] if distribution is None else distribution.state_variables()
     known = {id(getattr(one, "_value", one)) for one in found}
     for variable in more:
         if variable is not None and id(getattr(variable, "_value", variable)) not in known:
@@ -140,6 +145,9 @@ def variables_of(optimizer: Any) -> list[Variable]:
 
 def build(optimizer: Any, variables: Any) -> None:
     """Creates the optimizer's variables, if it has not created them yet."""
+    distribution = _distribution.of(optimizer)
+    if distribution is not None and tf.executing_eagerly():
+        distribution.ensure_state(optimizer, variables)
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return
     make = getattr(optimizer, "build", None) or getattr(optimizer, "_create_all_weights", None)

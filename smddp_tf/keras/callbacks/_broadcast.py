@@ -14,7 +14,7 @@ from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global
 from smddp_tf._src.state import share
 from smddp_tf._src.state.variables import variables_only
 from smddp_tf._src.types import Variable
-from smddp_tf.keras import _batch_norm, _order
+from smddp_tf.keras import _batch_norm, _distribution, _order
 from smddp_tf.keras.callbacks import _fit, _state
 from smddp_tf.keras.callbacks._base import (
     Callback,
@@ -66,7 +66,8 @@ class BroadcastGlobalVariablesCallback(Callback):
     checks, use CheckRanksEqual.
 
     Put it first in the list: before validation and at the end of each epoch it averages the moving
-    statistics of BatchNormalization over the ranks, so that later callbacks save the averages.
+    statistics of BatchNormalization over the ranks, so that later callbacks save the averages. With
+    sync_every it also calls the optimizer's synchronize(), so that all ranks have equal weights.
 
     Args:
       root_rank: the rank to broadcast from, as numbered in the job.
@@ -76,6 +77,8 @@ class BroadcastGlobalVariablesCallback(Callback):
       average_batch_normalization: False: do not average moving statistics. Required if only some
         ranks validate.
       process_set: the ranks that take part; must include this rank.
+      synchronize: False: synchronize() optimizers with sync_every only at the end of training. For
+        epochs of fewer steps than sync_every.
 
     Raises:
       ValueError: root_rank is not in the process set.
@@ -90,9 +93,11 @@ class BroadcastGlobalVariablesCallback(Callback):
         local_variables: Variable | Iterable[Variable] | None = None,
         average_batch_normalization: bool = True,
         process_set: ProcessSet = global_process_set,
+        synchronize: bool = True,
     ) -> None:
         super().__init__()
         del device
+        self.synchronize = synchronize
         check_process_set(process_set)
         self.root_rank = check_root(root_rank, process_set)
         self.process_set = process_set
@@ -222,7 +227,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         """Averages moving statistics, so that validation in fit() uses those of all ranks."""
         del logs
         if self._in_epoch:
-            self._average()
+            self._agree()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Averages moving statistics, so that later callbacks save those of all ranks.
@@ -232,15 +237,28 @@ class BroadcastGlobalVariablesCallback(Callback):
         """
         del epoch, logs
         _order.Orders.check(self.process_set)
-        self._average()
+        self._agree()
         self._in_epoch = False
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
-        """Ends what fit()'s errors would name as their cause."""
+        """Synchronizes weights, and ends what fit()'s errors would name as their cause."""
         del logs
+        self._exchange()
         _fit.forget()
 
-    def _average(self) -> None:
-        if self.average_batch_normalization and not self._averaged:
+    def _exchange(self) -> None:
+        """Ends the round of local steps of each optimizer with sync_every."""
+        for optimizer in optimizers_of(self.model):
+            distribution = _distribution.of(optimizer)
+            if distribution is not None:
+                distribution.synchronize()
+
+    def _agree(self) -> None:
+        """Makes equal what each rank has trained alone: weights and moving statistics."""
+        if self._averaged:
+            return
+        if self.synchronize:
+            self._exchange()
+        if self.average_batch_normalization:
             _batch_norm.average_batch_normalization(self.model, self.process_set)
         self._averaged = True

@@ -36,7 +36,9 @@ class CheckRanksEqual(Callback):
 
     Excluded is state that legitimately differs: random generators (each rank has its own dropout),
     local variables, accumulated gradients that were not applied yet, and the non-trainable state of
-    layers, such as BatchNormalization's moving statistics, which are per rank until averaged.
+    layers, such as BatchNormalization's moving statistics, which are per rank until averaged. With
+    sync_every so are the optimizer, and the weights that it has trained since the last exchange;
+    what the ranks exchanged last is compared.
 
     Args:
       every: "epoch", or a number of batches.
@@ -152,6 +154,7 @@ class FirstUpdate:
 
     def _batches_of_an_update(self) -> int:
         passes = [distribution.passes for distribution in self._distributions()]
+        passes += [one.period for one in self._distributions() if one.is_local_steps]
         inner = _distribution.innermost(getattr(self._model, "optimizer", None))
         return max([*passes, getattr(inner, "gradient_accumulation_steps", None) or 1])
 
@@ -177,6 +180,7 @@ class FirstUpdate:
             if id(getattr(weight, "_value", weight)) not in self._local
         ]
         untouched = _state.local_weights(optimizers_of(self._model), weights)
+        untouched += _state.between_exchanges(optimizers_of(self._model))
         local = {id(variable) for variable in untouched}
         own = digests([w for w in weights if id(w) not in local], "variable")
 

@@ -47,6 +47,14 @@ def local_weights(optimizers: list[Any], weights: Iterable[Variable]) -> list[Va
     return found
 
 
+def between_exchanges(optimizers: list[Any]) -> list[Variable]:
+    """The weights that are each rank's own until the next exchange (sync_every)."""
+    found: list[Variable] = []
+    for distribution in filter(None, map(_distribution.of, optimizers)):
+        found += distribution.not_exchanged()
+    return found
+
+
 def _slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
     """The optimizer's slot variables of one weight."""
     if hasattr(optimizer, "get_slot_names"):  # legacy optimizer
@@ -131,11 +139,16 @@ def everything(model: Any, excluded: Any = (), also_statistics: bool = False) ->
     optimizers = optimizers_of(model)
     weights = variables_only(model.weights) if also_statistics else gradient_weights(model)
     local = local_weights(optimizers, weights)
-    left_out = {_identity(variable) for variable in (*local, *excluded)}
+    own = between_exchanges(optimizers)
+    left_out = {_identity(variable) for variable in (*local, *own, *excluded)}
     compared = [w for w in weights if _identity(w) not in left_out and not _is_random_state(w)]
 
     found = digests(compared, "variable") | options(model) | share.fingerprint(model, left_out)
     for i, optimizer in enumerate(optimizers):
+        distribution = _distribution.of(optimizer)
+        if distribution is not None and distribution.is_local_steps:
+            found |= digests(distribution.state_variables(), f"optimizer variable {i}:")
+            continue
         state = [v for v in _optimizer_state(optimizer, local) if _identity(v) not in left_out]
         found |= digests(state, f"optimizer variable {i}:")
         inner = _distribution.innermost(optimizer)
