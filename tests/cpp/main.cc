@@ -116,6 +116,8 @@ int main(int argc, char** argv) {
     (smddp_test::RunOne(test) ? passed : failed) += 1;
   }
   printf("%d passed, %d failed\n", passed, failed);
+  if (passed + failed == 0)
+    printf("no test has '%s' in its file's name and its own\n", filter.c_str());
   // A filter that matches nothing is a mistake, not a success.
   return failed == 0 && passed > 0 ? 0 : 1;
 }

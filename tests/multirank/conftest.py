@@ -20,6 +20,8 @@ def on_ranks(fixture: str, environments, *ranks):
 @functools.cache
 def _why_not(python: str, modules="tensorflow") -> str:
     """Why modules cannot be imported by that Python; "" if they can."""
+    if not os.path.exists(python):
+        return f"{python} does not exist; `make test` makes it"
 
     def ask() -> str:
         code, output, _ = launcher.run_command([python, "-c", f"import {modules}"], timeout=120)

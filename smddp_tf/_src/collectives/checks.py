@@ -18,7 +18,7 @@ tf = tensorflow()
 
 REDUCIBLE = ("float16", "bfloat16", "float32", "float64", "uint8", "int8", "int32", "int64")
 MOVABLE = (*REDUCIBLE, "bool", "int16", "uint16")
-_UNGROUPED = ("broadcast", "alltoall")  # those that take one tensor only
+_GROUPED = ("allreduce", "allgather", "reducescatter")  # those that have a function for lists
 
 
 def resolve_op(average: Any, op: Any) -> ReduceOp:
@@ -97,7 +97,7 @@ def tensor_of(value: Any, what: str) -> Tensor:
             given, hint = "None", "; a gradient that is None is left out"
         elif isinstance(value, (list, tuple)):
             given = f"this {given}"
-            hint = "" if what in _UNGROUPED else f"; grouped_{what} takes lists of tensors"
+            hint = f"; grouped_{what} takes lists of tensors" if what in _GROUPED else ""
         raise ValueError(
             f"{what} takes a tensor, a variable, an array, or numbers in equally long lists, not "
             f"{given}{hint}"
