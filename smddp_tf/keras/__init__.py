@@ -72,6 +72,7 @@ from smddp_tf.keras._optimizer import DistributedOptimizer, PartialDistributedOp
 from smddp_tf.keras._seeds import set_random_seed
 from smddp_tf.keras._shard import shard
 from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
+from smddp_tf.keras._whole_state import whole_state
 from smddp_tf.launch.function.run import run
 
 __all__ = [
@@ -151,4 +152,5 @@ __all__ = [
     "start_timeline",
     "stats",
     "stop_timeline",
+    "whole_state",
 ]

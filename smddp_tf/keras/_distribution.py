@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
+from typing import Any
 
 from smddp_tf._src.gradients.marks import is_marked, mark_what_comes_from_marked
 from smddp_tf._src.gradients.options import ReduceOptions
@@ -27,15 +28,21 @@ class ReductionState:
       passes: backward passes per update; their gradients are summed before they are reduced.
       average_passes: divide that sum by the number of passes.
       scale_local: divide gradients of local variables by the number of ranks.
+      shard_state: each rank keeps the optimizer's state of its part of the variables only.
     """
 
     is_local_steps = False  # whether ranks exchange weights now and then, and no gradients
 
-    def __init__(self, options, *, passes=1, average_passes=False, scale_local=True) -> None:
+    def __init__(
+        self, options, *, passes=1, average_passes=False, scale_local=True, shard_state=False
+    ) -> None:
         self.options = options
         self.passes = passes
         self.average_passes = average_passes
         self.scale_local = scale_local
+        self.shard_state = shard_state
+        self.shards: Any = None  # the Shards of an optimizer whose state is divided
+        self.whole: Any = None  # meanwhile, an undivided optimizer with the gathered state
         self._local: set = set()
         self._reduced = False
         self._warned = False
@@ -76,6 +83,7 @@ class ReductionState:
             "backward_passes_per_step": str(self.passes),
             "average_aggregated_gradients": str(bool(self.average_passes)),
             "scale_local_gradients": str(bool(self.scale_local)),
+            "shard_state": str(bool(self.shard_state)),
         }
 
     def is_local(self, variable) -> bool:
@@ -88,7 +96,16 @@ class ReductionState:
         return bool(self._local)
 
     def register_local_var(self, variable) -> None:
-        """Keeps this variable's gradients local."""
+        """Keeps this variable's gradients local.
+
+        Raises:
+          ValueError: the optimizer's state was divided already, that of this variable too.
+        """
+        if self.shards is not None and self.shards.variables:
+            raise ValueError(
+                "with shard_state=True, register_local_var() must be called before the optimizer "
+                "is built (used for the first time)"
+            )
         self._local.add(local_source(variable))
 
     def reduce(self, grads, variables) -> list:

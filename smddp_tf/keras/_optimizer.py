@@ -92,6 +92,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     outer_optimizer: Any = None,
     fragments: int = 1,
     should_quantize: bool = False,
+    shard_state: bool = False,
     **unknown: Any,
 ) -> Any:
     """Makes an optimizer reduce its gradients over all ranks before it applies them.
@@ -128,6 +129,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       fragments: with sync_every: into how many parts the weights are divided; each is sent at a
         step of its own.
       should_quantize: with sync_every: the same as compression=Compression.int8.
+      shard_state: True: divide the optimizer's state among the ranks (ZeRO stage 1). Each rank
+        keeps the slots of its part of the variables and updates that; then the ranks gather the
+        weights. Keras 3; see docs/sharded-optimizer.md for saving.
       **unknown: rejected by name.
 
     Returns:
@@ -139,8 +143,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Raises:
       TypeError: optimizer is a class or not an optimizer, or an argument is unknown or has the
         wrong type.
-      ValueError: init() was not called, the optimizer is already wrapped, or arguments contradict
-        each other.
+      ValueError: init() was not called, the optimizer is already wrapped, arguments contradict
+        each other, or shard_state=True cannot divide the state of this optimizer.
 
     Examples:
       >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.1 * hvd.size()))
@@ -153,6 +157,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
     check_process_set(process_set)
     passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
+    if not isinstance(shard_state, bool):
+        raise TypeError(f"shard_state={shard_state!r} is not True or False")
     target = _distribution.innermost(_check_is_object(optimizer))
     if _distribution.of(target) is not None:
         raise ValueError(
@@ -191,6 +197,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             passes=passes,
             average_passes=average_passes,
             scale_local=scale_local_gradients,
+            shard_state=shard_state,
+        )
+    elif shard_state:
+        raise ValueError(
+            "shard_state=True divides a state that all ranks have alike, but with sync_every each "
+            "rank has its own; give one of the two"
         )
     else:
         rounds = _local_steps.rounds_of(target, sync_every, outer_optimizer, fragments)

@@ -10,9 +10,10 @@ it is wrapped again. The name of the optimizer object itself is never changed.
 import re
 from typing import Any
 
+from smddp_tf._src.graph.ops.ranks import set_is_alone
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
-from smddp_tf.keras._hooks import keras2, keras3, v1
+from smddp_tf.keras._hooks import keras2, keras3, keras3_shards, v1
 
 _TAG = re.compile(r"_(sum|mean)_of_(\d+)_passes$")
 
@@ -34,9 +35,18 @@ class _GetConfig(Hook):
 
 
 class _Reduce(Hook):
-    """Gives copies (copy.copy, copy.deepcopy, pickle) their own hooks, not none or shared ones."""
+    """Gives copies (copy.copy, copy.deepcopy, pickle) their own hooks, not none or shared ones.
+
+    Raises:
+      TypeError: the optimizer's state is divided among the ranks.
+    """
 
     def __call__(self, protocol):
+        if self.distribution.shards is not None:
+            raise TypeError(
+                "an optimizer with shard_state=True cannot be copied or pickled: this rank has "
+                "only its part of the state. Make another from its get_config()"
+            )
         function, args, *rest = self.original(protocol)
         state = rest[0] if rest else None
         if isinstance(state, dict):
@@ -78,11 +88,16 @@ def attach(optimizer, distribution) -> None:
     The hooks for copying are installed on both.
 
     Raises:
-      ValueError: the optimizer does not support backward_passes_per_step, or not this value.
+      ValueError: the optimizer does not support backward_passes_per_step, or not this value; or
+        its state cannot be divided.
     """
     target = _distribution.innermost(optimizer)
     kind = kind_of(target)
+    if distribution.shard_state:
+        _require_divisible(target, kind)
     kind.install(target, distribution)
+    if distribution.shard_state and not set_is_alone(distribution.options.process_set):
+        keras3_shards.install(target, distribution)
     setattr(target, _distribution.ATTRIBUTE, distribution)
     if distribution.passes > 1 and not (kind is keras3 and distribution.average_passes):
         target.get_config = _GetConfig("get_config", target, distribution)
@@ -91,3 +106,17 @@ def attach(optimizer, distribution) -> None:
         if distribution.is_local_steps:
             wrapped.synchronize = distribution.synchronize
         wrapped.__reduce_ex__ = _Reduce("__reduce_ex__", wrapped, distribution)
+
+
+def _require_divisible(optimizer, kind) -> None:
+    """Rejects optimizers whose state cannot be divided, on any number of ranks.
+
+    Raises:
+      ValueError: it cannot.
+    """
+    if kind is not keras3:
+        raise ValueError(
+            f"shard_state=True divides the state of Keras 3 optimizers, not of "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+        )
+    keras3_shards.require_divisible(optimizer)

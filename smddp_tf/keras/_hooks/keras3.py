@@ -20,7 +20,7 @@ from typing import Any
 from smddp_tf._src.collectives.allreduce import allreduce
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job.reduce_op import Min
-from smddp_tf.keras import _distribution
+from smddp_tf.keras import _distribution, _whole_state
 from smddp_tf.keras._distribution import Hook
 
 tf = tensorflow()
@@ -183,7 +183,37 @@ def _hook_loss_scaling(kind: Any) -> None:
         return tf.cast(agreed, tf.bool)
 
     kind.apply, kind.check_finite = distributed_apply, distributed_check_finite
+    _hook_saving(kind)
     kind._smddp_hooked = True
+
+
+def _hook_saving(kind: Any) -> None:
+    """A LossScaleOptimizer saves and loads the variables of the optimizer inside as its own."""
+    save, load = kind.save_own_variables, kind.load_own_variables
+
+    @functools.wraps(save)
+    def save_own_variables(self, store):
+        distribution = _distribution.of(self.inner_optimizer)
+        if distribution is None or distribution.shards is None or not self.built:
+            return save(self, store)
+        variables = self._variables + _whole_state.saved_variables(distribution)
+        for i, variable in enumerate(variables):
+            store[str(i)] = variable.numpy()
+        return None
+
+    @functools.wraps(load)
+    def load_own_variables(self, store):
+        distribution = _distribution.of(self.inner_optimizer)
+        divided = distribution is not None and distribution.shards is not None and self.built
+        if not divided or len(store.keys()) != len(self.variables):
+            return load(self, store)
+        values = [store[str(i)] for i in range(len(store.keys()))]
+        own = len(self._variables)
+        for variable, value in zip(self._variables, values[:own], strict=True):
+            variable.assign(value)
+        return _whole_state.assign_parts(self.inner_optimizer, values[own:])
+
+    kind.save_own_variables, kind.load_own_variables = save_own_variables, load_own_variables
 
 
 def fits(optimizer) -> bool:

@@ -11,6 +11,7 @@ Examples:
 from smddp_tf.keras.callbacks._broadcast import BroadcastGlobalVariablesCallback
 from smddp_tf.keras.callbacks._check import CheckRanksEqual
 from smddp_tf.keras.callbacks._checkpoints import BackupAndRestore, BestModelCheckpoint, RankZero
+from smddp_tf.keras.callbacks._gather import GatherState
 from smddp_tf.keras.callbacks._learning_rate import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
@@ -27,6 +28,7 @@ __all__ = [
     "BroadcastGlobalVariablesCallback",
     "CheckRanksEqual",
     "EarlyStopping",
+    "GatherState",
     "LearningRateScheduleCallback",
     "LearningRateWarmupCallback",
     "MetricAverageCallback",

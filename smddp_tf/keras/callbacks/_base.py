@@ -12,7 +12,7 @@ from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.state.variables import untracked_variables, variables_only
 from smddp_tf._src.types import LoadedClass, Variable
-from smddp_tf.keras import _distribution
+from smddp_tf.keras import _distribution, _whole_state
 
 tf = tensorflow()
 
@@ -122,10 +122,23 @@ def _updated(optimizer: Any, seen: Any = ()) -> Iterator[Variable]:
                 yield one
 
 
+def divides_state(optimizer: Any) -> bool:
+    """Whether the optimizer was wrapped with shard_state=True."""
+    distribution = _distribution.of(optimizer)
+    return distribution is not None and distribution.shard_state
+
+
+def is_divided(optimizer: Any) -> bool:
+    """Whether the ranks have divided the optimizer's state, and this one has its part of it."""
+    distribution, inner = _distribution.of(optimizer), _distribution.innermost(optimizer)
+    return distribution is not None and distribution.shards is not None and inner.built
+
+
 def variables_of(optimizer: Any) -> list[Variable]:
     """All variables of an optimizer, including hyperparameters and a dynamic loss scale.
 
-    With sync_every also those that ranks keep between exchanges.
+    With sync_every also those that ranks keep between exchanges; with shard_state=True without the
+    slots that they have divided, which are other ones on each.
     """
     variables = optimizer.variables
     found = list(variables if isinstance(variables, (list, tuple)) else variables())
@@ -140,6 +153,9 @@ def variables_of(optimizer: Any) -> list[Variable]:
         if variable is not None and id(getattr(variable, "_value", variable)) not in known:
             known.add(id(getattr(variable, "_value", variable)))
             found.append(variable)
+    if is_divided(optimizer):
+        divided = _whole_state.divided_slots(_distribution.innermost(optimizer))
+        found = [one for one in found if id(getattr(one, "_value", one)) not in divided]
     return found
 
 

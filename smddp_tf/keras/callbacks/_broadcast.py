@@ -15,10 +15,12 @@ from smddp_tf._src.state import share
 from smddp_tf._src.state.variables import variables_only
 from smddp_tf._src.types import Variable
 from smddp_tf.keras import _batch_norm, _distribution, _order
+from smddp_tf.keras._whole_state import require_same_step
 from smddp_tf.keras.callbacks import _fit, _state
 from smddp_tf.keras.callbacks._base import (
     Callback,
     fix_steps_per_execution,
+    is_divided,
     listed,
     optimizers_of,
     training_state,
@@ -84,6 +86,8 @@ class BroadcastGlobalVariablesCallback(Callback):
       ValueError: root_rank is not in the process set.
       smddp_tf.errors.RanksDifferError: raised when training begins: layers cannot take the root's
         state, or preprocessing layers have different arguments.
+      RuntimeError: raised then: the state of an optimizer with shard_state=True was loaded on some
+        ranks only.
     """
 
     def __init__(
@@ -195,6 +199,8 @@ class BroadcastGlobalVariablesCallback(Callback):
 
     def _broadcast_state(self, model: Any) -> None:
         """The variables, and before them what may replace some: vocabularies and the like."""
+        for optimizer in filter(is_divided, optimizers_of(model)):
+            require_same_step(optimizer)
         own = _state.local_weights(optimizers_of(model), variables_only(model.weights))
         layers = share.layers_of(model, self.local | set(map(identity, own)))
         share.send(layers, self.root_rank, self.process_set)

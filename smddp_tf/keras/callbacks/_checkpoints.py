@@ -13,7 +13,13 @@ from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global
 from smddp_tf._src.state import share
 from smddp_tf._src.state.variables import variables_only
 from smddp_tf._src.types import LoadedClass
-from smddp_tf.keras.callbacks._base import Callback, build, optimizers_of, variables_of
+from smddp_tf.keras.callbacks._base import (
+    Callback,
+    build,
+    divides_state,
+    optimizers_of,
+    variables_of,
+)
 
 tf = tensorflow()
 
@@ -114,7 +120,17 @@ class BackupAndRestore(_Backup):
         super().__init__(os.fspath(backup_dir), *args, **options)
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """Restores the backup, if one exists, and broadcasts it to all ranks."""
+        """Restores the backup, if one exists, and broadcasts it to all ranks.
+
+        Raises:
+          ValueError: the optimizer's state is divided among the ranks.
+        """
+        if any(map(divides_state, optimizers_of(self.model))):
+            raise ValueError(
+                "BackupAndRestore does not keep the state of an optimizer with shard_state=True; "
+                "save with ModelCheckpoint on rank 0 after hvd.callbacks.GatherState(), and load "
+                "the file with hvd.load_model() on every rank"
+            )
         if self.model.built and getattr(self.model, "optimizer", None) is not None:
             build(self.model.optimizer, self.model.trainable_variables)
         super().on_train_begin(logs)

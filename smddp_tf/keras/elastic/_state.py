@@ -16,7 +16,7 @@ from smddp_tf._src.job.reduce_op import Max
 from smddp_tf._src.state import share
 from smddp_tf._src.types import Variable
 from smddp_tf.errors import HostsUpdatedInterrupt
-from smddp_tf.keras.callbacks._base import training_state
+from smddp_tf.keras.callbacks._base import divides_state, optimizers_of, training_state
 from smddp_tf.keras.elastic._commits import Commit, Commits
 
 tf = tensorflow()
@@ -260,7 +260,7 @@ class TensorFlowKerasState(ObjectState):
 
     Raises:
       NotImplementedError: TensorFlow does not execute eagerly.
-      ValueError: the model is not built.
+      ValueError: the model is not built, or the optimizer's state is divided among the ranks.
     """
 
     def __init__(
@@ -273,6 +273,12 @@ class TensorFlowKerasState(ObjectState):
                 "the model is not built, so it has no weights to save; call "
                 "model.build(input_shape), or the model on a batch, before its state is made"
             )
+        for one in [*optimizers_of(model), optimizer]:
+            if one is not None and divides_state(one):
+                raise ValueError(
+                    "an elastic job cannot keep the state of an optimizer with shard_state=True: "
+                    "a rank that is lost takes its part of it along"
+                )
         self.model, self.optimizer = model, optimizer
         super().__init__(**objects)
 

@@ -1,0 +1,237 @@
+"""This rank's part of the variables of an optimizer whose state is divided (ZeRO stage 1).
+
+An optimizer makes slots for each variable that it is built on. Here it is built on pieces. A piece
+is the variable itself where this rank updates all of it, and one without elements where it updates
+nothing; so the foreign slots need no memory, while their number and order stay Keras's. The few
+variables that are cut have a piece with a copy of this rank's rows.
+
+A step updates the pieces. Then the ranks gather the variables, in rounds of about a bucket.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from smddp_tf._src.collectives.allgather import allgather
+from smddp_tf._src.gradients.reduce import source_name
+from smddp_tf._src.graph import xla
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf._src.job import config
+from smddp_tf._src.job.process_sets import ProcessSet
+from smddp_tf._src.plan import shards as plan
+
+tf = tensorflow()
+
+
+def raw(variable: Any) -> Any:
+    """The tf.Variable inside a Keras 3 variable."""
+    return getattr(variable, "_value", variable)
+
+
+class Shards:
+    """The pieces of one rank.
+
+    Args:
+      process_set: the ranks among which the state is divided.
+      elementwise: the optimizer may update parts of a variable; else each goes to one rank.
+    """
+
+    def __init__(self, process_set: ProcessSet, elementwise: bool) -> None:
+        self.process_set, self.elementwise = process_set, elementwise
+        self.rank: Any = process_set.rank()
+        self.ranks: Any = process_set.size()
+        self.variables: list[Any] = []
+        self.pieces: list[Any] = []
+        self._cuts: dict[int, list[tuple[int, int]]] = {}  # only of variables that are divided
+        self._matrices: dict[int, plan.Matrix] = {}
+        self._places: dict[int, int] = {}  # id() of a variable or its piece -> its place
+
+    def divide(
+        self,
+        variables: Sequence[Any],
+        is_kept: Callable[[Any], bool],
+        make: Callable[[Any, list[int]], Any],
+    ) -> None:
+        """Cuts variables and makes the pieces.
+
+        Args:
+          variables: those that the optimizer is built on.
+          is_kept: whether every rank is to update all of a variable.
+          make: make(variable, shape) returns a new variable, to be used in its stead.
+        """
+        self.variables = list(variables)
+        self._matrices = {
+            i: self._matrix(variable)
+            for i, variable in enumerate(self.variables)
+            if variable.shape.rank and 0 not in variable.shape and not is_kept(variable)
+        }
+        cut = plan.by_ranges if self.elementwise else plan.by_variables
+        cuts = cut(list(self._matrices.values()), self.ranks)
+        self._cuts = dict(zip(self._matrices, cuts, strict=True))
+        self.pieces = [self._piece(i, make) for i in range(len(self.variables))]
+        self._places = {
+            id(raw(one)): i
+            for i, pair in enumerate(zip(self.variables, self.pieces, strict=True))
+            for one in pair
+        }
+
+    def _row_shape(self, variable: Any) -> list[int]:
+        """The shape of a row: that of a matrix, as sparse gradients have them; others are flat."""
+        shape = variable.shape.as_list()
+        return shape[1:] if len(shape) == 2 or not self.elementwise else []
+
+    def _matrix(self, variable: Any) -> plan.Matrix:
+        elements = math.prod(self._row_shape(variable))
+        rows = math.prod(variable.shape) // elements
+        return plan.Matrix(rows, elements, raw(variable).dtype.size)
+
+    def _piece(self, i: int, make: Callable[[Any, list[int]], Any]) -> Any:
+        variable = self.variables[i]
+        if i not in self._cuts or self.owns_all(i):
+            return variable
+        start, stop = self._cuts[i][self.rank]
+        if start == stop and not self.elementwise:
+            return make(variable, [0] * variable.shape.rank)
+        return make(variable, [stop - start, *self._row_shape(variable)])
+
+    def place(self, variable: Any) -> int:
+        """The place of a variable, or of the variable of a piece.
+
+        Raises:
+          ValueError: the optimizer was not built on it.
+        """
+        found = self._places.get(id(raw(variable)))
+        if found is None:
+            raise ValueError(
+                f"the optimizer was built without {source_name(variable, 0)!r}, and "
+                "shard_state=True divides the variables that it was built on; use a new optimizer"
+            )
+        return found
+
+    def is_divided(self, i: int) -> bool:
+        """Whether one rank does not update all of the variable at a place."""
+        return i in self._cuts
+
+    def owns_all(self, i: int) -> bool:
+        """Whether this rank, and no other, updates all of the variable at a place."""
+        return i in self._cuts and self._cuts[i][self.rank] == (0, self._matrices[i].rows)
+
+    def owns_some(self, i: int) -> bool:
+        """Whether this rank updates some of the variable at a place."""
+        return i not in self._cuts or self._cuts[i][self.rank][0] < self._cuts[i][self.rank][1]
+
+    def _is_copy(self, i: int) -> bool:
+        return i in self._cuts and self.owns_some(i) and not self.owns_all(i)
+
+    def rows(self, value: Any, i: int) -> Any:
+        """This rank's rows of a value that has the shape of the variable at a place."""
+        if not self._is_copy(i):
+            return value
+        start, stop = self._cuts[i][self.rank]
+        return tf.reshape(value, [-1, *self._row_shape(self.variables[i])])[start:stop]
+
+    def _gradient(self, grad: Any, i: int) -> Any:
+        """This rank's rows of a gradient."""
+        if not self._is_copy(i) or not isinstance(grad, tf.IndexedSlices):
+            return self.rows(grad, i)
+        if self.variables[i].shape.rank > 2:
+            raise ValueError(
+                f"the gradient of {source_name(self.variables[i], i)!r}, of shape "
+                f"{self.variables[i].shape}, is sparse (tf.IndexedSlices); with shard_state=True "
+                "the variable may have two dimensions at most: give sparse_as_dense=True"
+            )
+        start, stop = self._cuts[i][self.rank]
+        own = (grad.indices >= start) & (grad.indices < stop)
+        shape = tf.constant(raw(self.pieces[i]).shape.as_list(), grad.indices.dtype)
+        if xla.inside_jit():  # where shapes are static: the others' add nothing to the first row
+            mask = tf.reshape(own, [-1] + [1] * (grad.values.shape.rank - 1))
+            values = tf.where(mask, grad.values, tf.zeros_like(grad.values))
+            indices = tf.where(own, grad.indices - start, tf.zeros_like(grad.indices))
+            return tf.IndexedSlices(values, indices, shape)
+        values = tf.boolean_mask(grad.values, own)
+        return tf.IndexedSlices(values, tf.boolean_mask(grad.indices, own) - start, shape)
+
+    def own_pieces(self, variables: Sequence[Any]) -> list[Any]:
+        """The pieces of variables that have elements."""
+        return [self.pieces[i] for i in map(self.place, variables) if self.owns_some(i)]
+
+    def own_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """This rank's rows of the gradients of variables, one for each of own_pieces()."""
+        places = map(self.place, variables)
+        pairs = zip(grads, places, strict=True)
+        return [self._gradient(grad, i) for grad, i in pairs if self.owns_some(i)]
+
+    def refresh(self, variables: Sequence[Any]) -> None:
+        """Copies into the pieces what was assigned to their variables since the last step."""
+        for i in map(self.place, variables):
+            if self._is_copy(i):
+                raw(self.pieces[i]).assign(self.rows(raw(self.variables[i]), i))
+
+    def require_same_ranks(self) -> None:
+        """Rejects another job than the one among whose ranks the state was divided.
+
+        Raises:
+          RuntimeError: the number or the order of the ranks is another one.
+        """
+        now = self.process_set.rank(), self.process_set.size()
+        if now != (self.rank, self.ranks):
+            raise RuntimeError(
+                f"the state of this optimizer was divided on rank {self.rank} of {self.ranks} "
+                f"(shard_state=True), and this is rank {now[0]} of {now[1]}: save before "
+                "shutdown(), and load after init()"
+            )
+
+    def gather(self, variables: Sequence[Any]) -> None:
+        """Assigns to variables what the ranks have made of their pieces. Collective."""
+        self.require_same_ranks()
+        places = [i for i in map(self.place, variables) if i in self._cuts]
+        by_dtype: dict[Any, list[int]] = {}
+        for i in places:
+            by_dtype.setdefault(raw(self.variables[i]).dtype, []).append(i)
+        for dtype, same in by_dtype.items():
+            self._gather_dtype(dtype, same)
+
+    def _gather_dtype(self, dtype: Any, places: list[int]) -> None:
+        matrices, cuts = [self._matrices[i] for i in places], [self._cuts[i] for i in places]
+        limit = max(1, config.load().bucket_bytes // self.ranks)
+        arrived: dict[int, dict[int, Any]] = {i: {} for i in places}
+        for one in plan.rounds(matrices, cuts, limit):
+            received = self._gather_round(dtype, places, one)
+            for k, rank, part in received:
+                arrived[places[k]][rank] = part
+            for i in {places[k]: None for k, _, _ in received}:
+                self._assign_if_whole(i, arrived)
+
+    def _gather_round(self, dtype: Any, places: list[int], one: plan.Round) -> list[Any]:
+        """Returns (index into places, rank, flat rows) for all pieces of the round."""
+        flat = [tf.reshape(raw(self.pieces[places[k]]), [-1]) for k in one.sent[self.rank]]
+        sent = tf.concat(flat, 0) if flat else tf.zeros([0], dtype)
+        sizes = [sum(counts) for counts in one.counts]
+        counts = [list(counts) for counts in one.counts]
+        padded = xla.inside_jit()  # where the ranks' parts have one shape
+        if padded:
+            sent = tf.pad(sent, [[0, max(sizes) - sizes[self.rank]]])
+            for of_rank, size in zip(counts, sizes, strict=True):
+                of_rank.append(max(sizes) - size)
+        splits = [count for of_rank in counts for count in of_rank]
+        everything = allgather(sent, "weights of a divided optimizer", process_set=self.process_set)
+        everything = tf.ensure_shape(everything, [sum(splits)])
+        keys = [
+            (k, rank)
+            for rank, of_rank in enumerate(one.sent)
+            for k in [*of_rank, *([None] if padded else [])]
+        ]
+        parts = tf.split(everything, splits)
+        pairs = zip(keys, parts, strict=True)
+        return [(k, rank, part) for (k, rank), part in pairs if k is not None]
+
+    def _assign_if_whole(self, i: int, arrived: dict[int, dict[int, Any]]) -> None:
+        """Assigns the variable at a place when all its rows are there, and drops them."""
+        parts = arrived[i]
+        if len(parts) < sum(start < stop for start, stop in self._cuts[i]):
+            return
+        if not self.owns_all(i):
+            variable = raw(self.variables[i])
+            value = tf.concat([parts[rank] for rank in sorted(parts)], 0)
+            variable.assign(tf.reshape(value, variable.shape))
+        del arrived[i]

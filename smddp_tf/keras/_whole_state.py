@@ -1,0 +1,207 @@
+"""Saves and loads the whole state of an optimizer that is divided among the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from smddp_tf._src.collectives.alltoall import alltoall
+from smddp_tf._src.collectives.checks import check_root
+from smddp_tf._src.collectives.objects import allgather_object
+from smddp_tf._src.graph.framework import tensorflow
+from smddp_tf.keras import _distribution
+from smddp_tf.keras._distribution import Hook, ReductionState
+from smddp_tf.keras._shards import raw
+
+tf = tensorflow()
+
+_UNGATHERED = (
+    "the state of this optimizer is divided among the ranks (shard_state=True), and this rank has "
+    "only its part. Before rank 0 saves, all ranks must gather it: `with hvd.whole_state(optimizer)"
+    ":` around what saves, or in fit() hvd.callbacks.GatherState() before the callback that does. "
+    "To restore a tf.train.Checkpoint, restore the optimizer on every rank before it is wrapped"
+)
+# Lists with something for each variable that are not slots, or not of a part of it.
+_NOT_SLOTS = ("_variables", "_trainable_variables", "_accumulated_gradients")
+
+
+def divided_slots(optimizer: Any) -> dict[int, int]:
+    """The slots of divided variables: id() of the tf.Variable -> the place of its variable."""
+    shards = _distribution.of(optimizer).shards
+    count = len(shards.variables)
+    lists = [
+        value
+        for name, value in vars(optimizer).items()
+        if name not in _NOT_SLOTS and isinstance(value, (list, tuple)) and len(value) == count
+    ]
+    return {
+        id(raw(slot)): i
+        for slots in lists
+        for i, slot in enumerate(slots)
+        if hasattr(slot, "assign") and shards.is_divided(i)
+    }
+
+
+def _gathered(optimizer: Any, shards: Any, root_rank: int) -> Any:
+    """On the root, an undivided optimizer with the state of all ranks; elsewhere None."""
+    shards.require_same_ranks()
+    root = shards.process_set.ranks.index(root_rank)
+    whole: Any = None
+    if shards.rank == root:
+        kind = type(optimizer)
+        whole = kind.from_config(kind.get_config(optimizer))
+        whole.build(list(shards.variables))
+    slots = divided_slots(optimizer)
+    for k, own in enumerate(optimizer.variables):
+        value, place = tf.convert_to_tensor(raw(own)), slots.get(id(raw(own)))
+        if place is not None:
+            flat = tf.reshape(value, [-1])[: None if shards.owns_some(place) else 0]
+            splits = [flat.shape[0] if rank == root else 0 for rank in range(shards.ranks)]
+            value, _ = alltoall(
+                flat, splits, f"part of optimizer variable {k}", process_set=shards.process_set
+            )
+        if whole is not None:
+            target = raw(whole.variables[k])
+            target.assign(tf.reshape(value, target.shape))
+    return whole
+
+
+@contextlib.contextmanager
+def whole_state(optimizer: Any, root_rank: int = 0) -> Iterator[Any]:
+    """Gathers the state of an optimizer with shard_state=True on one rank, so that it can save.
+
+    Collective: all ranks must enter it, and none may train inside. On the root, model.save(),
+    save_weights() and tf.train.Checkpoint inside write the whole state, so a file does not know how
+    it was made. The root needs memory for it until the end.
+
+    Args:
+      optimizer: one that DistributedOptimizer returned, or the LossScaleOptimizer around it.
+      root_rank: the rank that saves, as numbered in the job.
+
+    Yields:
+      On the root an undivided optimizer with the whole state; elsewhere None. An optimizer whose
+      state is not divided is yielded itself.
+
+    Raises:
+      TypeError: the optimizer is not distributed.
+      RuntimeError: called inside a tf.function.
+      ValueError: root_rank is not in the optimizer's process set.
+
+    Examples:
+      >>> model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+      >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.1))
+      >>> model.compile(optimizer, loss="mse")
+      >>> _ = model.fit(tf.ones([8, 2]), tf.ones([8, 1]), verbose=0)
+      >>> with hvd.whole_state(optimizer):
+      ...     if hvd.rank() == 0:
+      ...         model.save("model.keras")
+    """
+    distribution = _distribution.of(optimizer)
+    if distribution is None:
+        raise TypeError(
+            "whole_state() takes an optimizer that DistributedOptimizer returned, not "
+            f"{optimizer!r}"
+        )
+    if not tf.executing_eagerly():
+        raise RuntimeError(
+            "whole_state() gathers when it is called; call it outside of tf.function"
+        )
+    inner = _distribution.innermost(optimizer)
+    if distribution.shards is None or not inner.built:
+        yield optimizer
+        return
+    root_rank = check_root(root_rank, distribution.options.process_set)
+    whole = _gathered(inner, distribution.shards, root_rank)
+    distribution.whole = whole
+    try:
+        yield whole
+    finally:
+        distribution.whole = None
+
+
+def saved_variables(distribution: ReductionState) -> list[Any]:
+    """The variables that a file is to have, in Keras's order.
+
+    Raises:
+      RuntimeError: this rank has not gathered them.
+    """
+    if distribution.whole is None:
+        raise RuntimeError(_UNGATHERED)
+    return list(distribution.whole.variables)
+
+
+class SaveOwnVariables(Hook):
+    """What Keras's files have of the optimizer."""
+
+    def __call__(self, store: Any) -> Any:
+        if not self.optimizer.built:
+            return self.original(store)
+        for i, variable in enumerate(saved_variables(self.distribution)):
+            store[str(i)] = variable.numpy()
+        return None
+
+
+class LoadOwnVariables(Hook):
+    """Takes this rank's part of what a file has; every rank reads it."""
+
+    def __call__(self, store: Any) -> Any:
+        if not self.optimizer.built or len(store.keys()) != len(self.optimizer.variables):
+            return self.original(store)  # Keras warns
+        return assign_parts(self.optimizer, [store[str(i)] for i in range(len(store.keys()))])
+
+
+def assign_parts(optimizer: Any, values: list[Any]) -> None:
+    """Assigns an optimizer's variables this rank's part of undivided values, in Keras's order."""
+    shards, slots = _distribution.of(optimizer).shards, divided_slots(optimizer)
+    for variable, value in zip(optimizer.variables, values, strict=True):
+        place = slots.get(id(raw(variable)))
+        if place is None or shards.owns_all(place):
+            raw(variable).assign(value)
+        elif shards.owns_some(place):
+            raw(variable).assign(shards.rows(value[:], place))
+
+
+class TrackableChildren(Hook):
+    """What a tf.train.Checkpoint writes and restores."""
+
+    def __call__(self, save_type: str = "checkpoint", **options: Any) -> Any:
+        distribution = self.distribution
+        if save_type != "checkpoint" or not self.optimizer.built:
+            return self.original(save_type, **options)
+        if distribution.whole is None:
+            raise RuntimeError(_UNGATHERED)
+        return distribution.whole._trackable_children(save_type, **options)
+
+
+def divide_built(optimizer: Any) -> None:
+    """Divides the state that an optimizer has already, as one that was loaded."""
+    values = [variable.numpy() for variable in optimizer.variables]
+    variables = list(optimizer._trainable_variables)
+    kind = type(optimizer)
+    made_first = len(kind.from_config(kind.get_config(optimizer)).variables)
+    for variable in optimizer.variables[made_first:]:
+        optimizer._untrack_variable(variable)
+    optimizer.built = False
+    optimizer.build(variables)
+    optimizer.built = True
+    assign_parts(optimizer, values)
+
+
+def require_same_step(optimizer: Any) -> None:
+    """Rejects ranks that have parts of different states, as when only one of them loaded a file.
+
+    Collective over the optimizer's process set.
+
+    Raises:
+      RuntimeError: they do; raised on all ranks.
+    """
+    distribution = _distribution.of(optimizer)
+    step = int(tf.convert_to_tensor(_distribution.innermost(optimizer)._iterations))
+    process_set = distribution.options.process_set
+    steps = allgather_object(step, name="steps of a divided optimizer", process_set=process_set)
+    if len(set(steps)) > 1:
+        raise RuntimeError(
+            f"the ranks' optimizers have taken {steps} steps, and each has only its part of the "
+            "state (shard_state=True): load a file on every rank, not on the root alone"
+        )

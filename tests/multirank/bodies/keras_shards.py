@@ -1,0 +1,227 @@
+"""What ranks do in test_keras_shards.py: optimizers whose state is divided among them."""
+
+import pathlib
+
+import numpy as np
+import tensorflow as tf
+from checks import WAYS, raises
+from harness import rank, report, size
+
+import smddp_tf.keras as hvd
+
+keras = tf.keras
+kinds = keras.optimizers
+
+ALL = {
+    "SGD": lambda: kinds.SGD(0.1, momentum=0.5),
+    "Adam": lambda: kinds.Adam(0.01, amsgrad=True, global_clipnorm=0.5),
+    "AdamW": lambda: kinds.AdamW(
+        0.01, weight_decay=0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3
+    ),
+    "RMSprop": lambda: kinds.RMSprop(0.01, clipnorm=0.5),
+    "Nadam": lambda: kinds.Nadam(0.01, gradient_accumulation_steps=2),
+    "Ftrl": lambda: kinds.Ftrl(0.05),
+    "Lion": lambda: kinds.Lion(0.001),
+    "Adagrad": lambda: kinds.Adagrad(0.01, clipvalue=0.5),
+    "Adadelta": lambda: kinds.Adadelta(0.1),
+    "Adamax": lambda: kinds.Adamax(0.01),
+    "Muon": lambda: kinds.Muon(0.01, exclude_layers=["head"]),
+    "Adafactor": lambda: kinds.Adafactor(0.01),
+    "Lamb": lambda: kinds.Lamb(0.01, weight_decay=0.1),
+}
+# A matrix that is cut, one with sparse gradients, a convolution, vectors, a scalar, a frozen one.
+SHAPES = {
+    "kernel": (40, 64),
+    "embedding": (96, 16),
+    "convolution": (3, 3, 8, 16),
+    "bias": (7,),
+    "scalar": (),
+    "unused": (5, 3),
+    "head": (16, 33),
+}
+STEPS = 6
+
+
+def _value(step: int, of: int, shape) -> np.ndarray:
+    """Multiples of 1/8, so that sums of any ranks' are exact."""
+    values = np.random.RandomState(1000 * step + of).randint(-8, 9, shape) / 8
+    return np.asarray(values, "float32")
+
+
+def _variables() -> list:
+    return [
+        keras.Variable(_value(77, 0, shape) + 0.25, name=name) for name, shape in SHAPES.items()
+    ]
+
+
+def _gradients(step: int) -> list:
+    """Of this rank; None for the variable that is not used, rows for the embedding."""
+    grads = [tf.constant(_value(step, rank + 1, shape)) for shape in SHAPES.values()]
+    names = list(SHAPES)
+    rows = [1 + rank, 50, 95 - rank, 50]
+    values = tf.constant(_value(step, rank + 1, (4, 16)))
+    indices, shape = tf.constant(rows), tf.constant([96, 16])
+    grads[names.index("embedding")] = tf.IndexedSlices(values, indices, shape)
+    grads[names.index("unused")] = None
+    return grads
+
+
+def _trained(make, wrap, shard: bool):
+    """The weights after some steps, and the bytes of the optimizer's slots."""
+    variables, optimizer = _variables(), make()
+    if optimizer.weight_decay is not None:
+        optimizer.exclude_from_weight_decay(var_names=["bias"], var_list=[variables[0]])
+    hvd.DistributedOptimizer(optimizer, shard_state=shard)
+    optimizer.build(variables)
+    step = wrap(lambda *grads: optimizer.apply(list(grads), variables))
+    for i in range(STEPS):
+        step(*_gradients(i))
+    optimizer.finalize_variable_values(variables)
+    slots = optimizer.variables[1:]
+    accumulated = getattr(optimizer, "_accumulated_gradients", [])
+    divisible = [v for v in slots if all(v is not one for one in accumulated)]
+    return [v.numpy() for v in variables], sum(v.numpy().nbytes for v in divisible)
+
+
+def equal_bits(ways, names, largest):
+    """Divided and undivided training end with the same bits; no rank has more than its part."""
+    shares = {}
+    for way in ways:
+        wrap = (lambda f: f) if way == "eager" else WAYS[way]
+        for name in names or ALL:
+            want, whole = _trained(ALL[name], wrap, False)
+            got, part = _trained(ALL[name], wrap, True)
+            for key, a, b in zip(SHAPES, want, got, strict=True):
+                assert np.array_equal(a, b), (way, name, key, np.abs(a - b).max())
+            assert not np.array_equal(want[0], _variables()[0].numpy()), (way, name)
+            shares[name] = part / whole
+            assert shares[name] * size <= largest.get(name, largest["others"]), (name, shares)
+    report(shares=shares)
+
+
+def _model():
+    keras.utils.set_random_seed(3 + rank)
+    inputs = keras.Input((12,))
+    hidden = keras.layers.Dense(32, activation="tanh")(inputs)
+    return keras.Model(inputs, keras.layers.Dense(5, name="head")(hidden))
+
+
+def _compiled(optimizer, model=None, shard=True):
+    model = model or _model()
+    model.compile(hvd.DistributedOptimizer(optimizer, shard_state=shard), "mse", jit_compile=False)
+    return model
+
+
+def _fit(model, epochs=2, more=()):
+    rng = np.random.RandomState(rank)
+    x, y = rng.randn(48, 12).astype("float32"), rng.randn(48, 5).astype("float32")
+    callbacks = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+        hvd.callbacks.CheckRanksEqual(),
+        *more,
+    ]
+    options = {"batch_size": 16, "shuffle": False, "verbose": 0}
+    model.fit(x, y, epochs=epochs, callbacks=callbacks, **options)
+    return model
+
+
+def _same(one, other) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _saved_is_whole(folder, policy):
+    """A file has what the undivided optimizer's has; training goes on from it either way."""
+    keras.mixed_precision.set_global_policy(policy)
+    whole = _fit(_compiled(kinds.Adam(0.01), shard=False))
+    own = pathlib.Path(folder, f"{policy}{{epoch}}.keras")
+    saving = hvd.callbacks.RankZero(keras.callbacks.ModelCheckpoint(str(own)))
+    divided = _fit(_compiled(kinds.Adam(0.01)), more=[hvd.callbacks.GatherState(), saving])
+    assert _same(whole.get_weights(), divided.get_weights())
+    hvd.barrier()
+    loaded = keras.models.load_model(str(own).format(epoch=2))
+    want = [v.numpy() for v in whole.optimizer.variables]
+    assert _same(want, [v.numpy() for v in loaded.optimizer.variables])
+
+    _fit(whole)
+    for shard in (True, False):
+        again = hvd.load_model(str(own).format(epoch=2), shard_state=shard)
+        assert _same(whole.get_weights(), _fit(again).get_weights()), shard
+    parts = [v.numpy().nbytes for v in again.optimizer.variables]
+    divided_parts = [v.numpy().nbytes for v in divided.optimizer.variables]
+    assert sum(divided_parts) < 0.7 * sum(parts)
+    keras.mixed_precision.set_global_policy("float32")
+    return divided
+
+
+def _checkpoints(model, folder):
+    """tf.train.Checkpoint inside whole_state(), and each way to save outside of it."""
+    path, optimizer = str(pathlib.Path(folder, "checkpoint")), model.optimizer
+    with hvd.whole_state(optimizer) as whole:
+        assert (whole is not None) == (rank == 0)
+        if rank == 0:
+            tf.train.Checkpoint(model=model, optimizer=optimizer).write(path)
+    hvd.barrier()
+    other = _model()
+    restored = kinds.Adam(0.01)
+    restored.build(other.trainable_variables)
+    tf.train.Checkpoint(model=other, optimizer=restored).read(path).assert_consumed()
+    resumed = _compiled(restored, other)
+    assert _same(_fit(model).get_weights(), _fit(resumed).get_weights())
+
+    for save in (
+        lambda: model.save(str(pathlib.Path(folder, f"refused{rank}.keras"))),
+        lambda: tf.train.Checkpoint(optimizer=optimizer).write(path + "refused"),
+    ):
+        with raises(RuntimeError, "is divided among the ranks (shard_state=True)"):
+            save()
+
+
+def files(folder):
+    """What is saved is whole, under float32 and under a loss scale."""
+    _saved_is_whole(folder, "mixed_float16")
+    _checkpoints(_saved_is_whole(folder, "float32"), folder)
+    report()
+
+
+class _Own(kinds.SGD):
+    def apply_gradients(self, grads_and_vars):
+        return super().apply_gradients(grads_and_vars)
+
+
+def refusals():
+    """What cannot be divided, or used when it is."""
+    for make, message in (
+        (lambda: kinds.ScheduleFreeAdamW(0.1), "cannot divide ScheduleFreeAdamW"),
+        (_Own, "cannot divide _Own, which has its own apply_gradients()"),
+        (
+            lambda: tf.compat.v1.train.AdamOptimizer(0.1),
+            "shard_state=True divides the state of Keras 3 optimizers, not of",
+        ),
+    ):
+        with raises(ValueError, message):
+            hvd.DistributedOptimizer(make(), shard_state=True)
+    with raises(TypeError, "shard_state=1 is not True or False"):
+        hvd.DistributedOptimizer(kinds.SGD(0.1), shard_state=1)
+    with raises(ValueError, "with sync_every each rank has its own; give one of the two"):
+        hvd.DistributedOptimizer(kinds.SGD(0.1), shard_state=True, sync_every=2)
+    with raises(TypeError, "whole_state() takes an optimizer that"):
+        with hvd.whole_state(kinds.SGD(0.1)):
+            pass
+
+    import copy
+
+    model = _compiled(kinds.SGD(0.1, momentum=0.5))
+    _fit(model)
+    with raises(TypeError, "with shard_state=True cannot be copied or pickled"):
+        copy.deepcopy(model.optimizer)
+    with raises(ValueError, "an elastic job cannot keep the state of an optimizer"):
+        hvd.elastic.KerasState(model)
+    with raises(ValueError, "register_local_var() must be called before the optimizer is built"):
+        model.optimizer.register_local_var(model.trainable_variables[0])
+    with raises(ValueError, "BackupAndRestore does not keep the state of an optimizer with"):
+        _fit(model, more=[hvd.callbacks.BackupAndRestore("backup")])
+    if rank == 0:
+        model.optimizer.iterations.assign(3)
+    with raises(RuntimeError, "load a file on every rank, not on the root alone"):
+        _fit(model)
+    report()
