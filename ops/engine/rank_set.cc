@@ -80,8 +80,8 @@ void RankSet::Close(const Status& reason) {
   gradients_.Disconnect();
 }
 
-Waiter RankSet::MakeWaiter() const {
-  return Waiter(shm(), spin_seconds_, topology().num_nodes > 1);
+Waiter RankSet::MakeWaiter() {
+  return Waiter(shm(), spin_seconds_, topology().num_nodes > 1, &crowded_until_);
 }
 
 Status RankSet::Run(Request request) {

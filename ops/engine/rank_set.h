@@ -99,7 +99,7 @@ class RankSet {
   // Whether there is work that no other thread advances.
   bool NeedsProgress() const { return !gradients_.Idle() || unattended_ > 0; }
   void ProgressLoop();
-  Waiter MakeWaiter() const;
+  Waiter MakeWaiter();
 
   const int number_;
   const Broken broken_;
@@ -111,6 +111,7 @@ class RankSet {
   BucketScheduler plans_;
   DeadlockDetector cycles_;
   const double spin_seconds_;
+  std::atomic<double> crowded_until_{0};  // see Waiter
 
   std::atomic<int> unattended_{0};  // posted operations whose thread no longer waits
   std::atomic<bool> stopping_{false};

@@ -13,6 +13,10 @@ constexpr int kSleepMs = 100;  // bounds the cost of a lost wake-up
 // take, and with more ranks than cores the peer may need this very core.
 constexpr double kYieldSeconds = 1e-3;
 constexpr double kLongestNap = 200e-6;
+// A peer that hands the core back after a small message takes less; a thread that computes keeps it
+// for a slice, of a millisecond or more.
+constexpr double kLentSeconds = 20e-6;
+constexpr double kCrowdedSeconds = 20e-3;
 
 void CpuRelax() {
 #if defined(__x86_64__)
@@ -36,11 +40,22 @@ bool Waiter::Linger() {
     CpuRelax();
     return true;
   }
-  double idle = NowSeconds() - idle_since_;
+  double now = NowSeconds();
+  double idle = now - idle_since_;
   if (!poll_ && idle < spin_seconds_) return true;
-  if (idle >= spin_seconds_ + kYieldSeconds) return false;
+  return idle < spin_seconds_ + kYieldSeconds && Yield(now);
+}
+
+// Returns false if the thread should rather sleep.
+bool Waiter::Yield(double now) {
+  // Where it naps, it must come back by itself, and keeps to short slices (RankSet::ProgressLoop).
+  if (!poll_ && now < crowded_until_->load(std::memory_order_relaxed)) return false;
   ::sched_yield();
-  return true;
+  if (poll_) return true;
+  double back = NowSeconds();
+  if (back - now < kLentSeconds) return true;
+  crowded_until_->store(back + kCrowdedSeconds, std::memory_order_relaxed);
+  return false;
 }
 
 void Waiter::Pause(const std::function<bool()>& look) {
