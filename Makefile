@@ -5,6 +5,7 @@
 #              part on the versions in between
 # make test-torch  the tests of PyTorch's backend; train-torch trains its example on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
+# make test-elastic-hosts  elastic jobs on hosts of namespaces, which end, are cut off, come and go
 # make test-ray  hvd.run() with the real Ray
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
 # make soak    100,000 simulated schedules and 1,300 random programs, against wrong numbers; takes long
@@ -56,7 +57,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
+.PHONY: train train-torch test test-elastic-hosts test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -91,6 +92,9 @@ test-sagemaker: wheel $(VENV_SAGEMAKER)/.ready
 
 test-ray: build $(VENV_RAY)/.ready
 	$(BIN)/python -m pytest tests/launch/test_run_on_ray.py
+
+test-elastic-hosts: build
+	$(BIN)/python -m pytest tests/hosts/elastic_hosts.py
 
 test-containers: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts/containers.py

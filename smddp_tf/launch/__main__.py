@@ -204,17 +204,27 @@ def _launch_elastic(
 ) -> supervise.Outcome:
     """Calls an mpirun for each rank; made: as commits.new_folder() returned it."""
     limits = elastic.limits(given, job)
-    discovery = elastic.discovery(given, environment, machine)
-    words = command.mpirun(elastic.of_a_slot(job), launcher, machine)
+    discovery = elastic.discovery(given, environment)
+    more = ["OPAL_PREFIX"] if mpi.moved(launcher) else []
+    unset = {*command.FOR_DOCTOR, *torch_variables.MASTER} - environment.keys()
+    job = dataclasses.replace(
+        job, forwarded=[*(name for name in job.forwarded if name not in unset), *more]
+    )
+    words, there = (
+        command.mpirun(elastic.of_a_slot(job, elsewhere), launcher, machine)
+        for elsewhere in (False, True)
+    )
+    hosts = elastic.listed_hosts(job, machine)
     if given.dry_run:
-        _print_words(words)
+        _print_words(there if job.hosts else words)
         return supervise.Outcome(0)
     if given.verbose:
         supervise.say(shlex.join(words))
     own = launcher.kind == "openmpi" and launcher.major >= 5
 
     def once(words: Sequence[str], environment: Mapping, tagged: bool) -> supervise.Outcome:
-        return elastic_job.run(words, environment, tagged, own, limits, discovery)
+        commands = elastic_job.Commands(words, there, own, machine.is_called, job.nic)
+        return elastic_job.run(commands, environment, tagged, limits, hosts, discovery)
 
     restarts = given.max_restarts
     outcome = supervise.run_with_restarts(words, environment, restarts, job.tag_output, once)

@@ -23,7 +23,8 @@ _FORWARDED_ON_SAGEMAKER = re.compile(r"(SM|FI|AWS|SAGEMAKER|TRAINING_JOB)_\w+")
 
 # What smddprun itself tells the ranks: how often the job was started again, for the script; hosts
 # and a port to try between them, for the doctor.
-TOLD = ("SMDDP_LAUNCH_HOSTS", "SMDDP_LAUNCH_PORT", "SMDDP_RESTART")
+FOR_DOCTOR = ("SMDDP_LAUNCH_HOSTS", "SMDDP_LAUNCH_PORT")
+TOLD = (*FOR_DOCTOR, "SMDDP_RESTART")
 _PORTS = range(49152, 61000)
 
 

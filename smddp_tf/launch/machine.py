@@ -57,6 +57,18 @@ def interface_address(name: str, request: int = GET_ADDRESS) -> str:
     return socket.inet_ntoa(found[20:24])
 
 
+def address_towards(host: str) -> str:
+    """The address of this machine by which it reaches another; nothing is sent.
+
+    Raises:
+      OSError: there is no host of that name, or no way to it.
+    """
+    family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
 def cores_and_sockets(usable: set, folder: str = _CORES) -> tuple:
     """(cores among these processors, sockets) as Machine has them; threads of a core are one core.
 

@@ -21,6 +21,7 @@ import tempfile
 import time
 
 NETWORK, FIRST_SUBNET = "10.213", 37
+BRIDGE_MAC = "02:00:00:00:37:fe"
 BIN = pathlib.Path(sys.executable).parent
 # How a host starts: its own name and /dev/shm, what else is asked for, then it says so, and waits.
 # The shell stays: it is process 1, which collects the processes that lose their parents.
@@ -127,7 +128,8 @@ class Hosts:
         agent.write_text(AGENT)
         agent.chmod(0o755)
         self._switch = self._hold("switch")
-        self._ip(self._switch, "link", "add", "br0", "type", "bridge")
+        # With an address of its own: it would take a port's, and another one when that host ends.
+        self._ip(self._switch, "link", "add", "br0", "address", BRIDGE_MAC, "type", "bridge")
         for router in sorted(set(self._routers)):
             self._ip(self._switch, "addr", "add", f"{router}/24", "dev", "br0")
         self._ip(self._switch, "link", "set", "br0", "up")
@@ -214,11 +216,19 @@ class Hosts:
         command += ["--bind-to", "none", *options, *map(str, program)]
         return self._launch(command, mpirun, program, timeout, env)
 
-    def smddprun(self, ranks, program, *, timeout, env=None) -> str:
-        """As mpirun(), on the first host and by smddprun, which chooses the options."""
+    def cut(self, host) -> None:
+        """Cuts that host's cable, at the switch."""
+        self._ip(self._switch, "link", "set", f"port{host + 1}", "down")
+
+    def smddprun(self, ranks, program, *, timeout, env=None, options=()) -> str:
+        """As mpirun(), on the first host and by smddprun, which chooses mpirun's options.
+
+        With ranks=None, `options` say where ranks run.
+        """
         mpirun = BIN / "mpirun"
         command = ["nsenter", "-t", str(self.pids()[0]), "-n", "-u", sys.executable, "-m"]
-        command += ["smddp_tf.launch", "--mpirun", str(mpirun), "-H", self._places(ranks)]
+        command += ["smddp_tf.launch", "--mpirun", str(mpirun), *map(str, options)]
+        command += [] if ranks is None else ["-H", self._places(ranks)]
         command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *map(str, program)]
         return self._launch(command, mpirun, program, timeout, env)
 

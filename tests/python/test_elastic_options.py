@@ -27,6 +27,7 @@ def limits(words):
         ("-np 3", None),
         ("-np 3 --min-np 2", Limits(3, 2)),
         ("-np 3 --max-np 4", Limits(3, 3, 4)),
+        ("-H a:1,b:2 --min-np 1", Limits(3, 1)),
         ("-H localhost:3 --min-num-proc 1 --max-num-proc 3", Limits(3, 1, 3)),
         ("-np 3 --host-discovery-script ./hosts.sh", Limits(3, 3, replaces=True)),
         (
@@ -51,7 +52,6 @@ def test_limits(words, wanted):
         ("-np 2 --min-np 1 --srun", "an elastic job takes no --srun: mpirun starts each rank"),
         ("-np 2 --min-np 1 --sagemaker", "an elastic job takes no --sagemaker"),
         ("-np 2 --min-np 1 --cores-per-rank 1", "would take the same cores; leave it out"),
-        ("-H a:1,b:1 --min-np 1", "an elastic job takes no hosts as a: its ranks run on this"),
         ("-np 2 --min-np 1 --blacklist-cooldown-range 3 2", "3 2: its MIN is above its MAX"),
     ],
 )
@@ -76,17 +76,21 @@ def test_the_command_of_a_slot():
     given = options.parse(words.split())
     given.program[0] = sys.executable
     job = launch.make_job(given, {"PATH": "/usr/bin:/bin"}, USER)
-    made = command.mpirun(elastic.of_a_slot(job), OPEN_MPI_5, USER)
+    made = command.mpirun(elastic.of_a_slot(job, elsewhere=False), OPEN_MPI_5, USER)
     line = "mpirun -np 1 --map-by slot --bind-to none --output file=out/{slot}/rank"
     assert made == [*line.split(), sys.executable, "train.py"]
+    made = command.mpirun(elastic.of_a_slot(job, elsewhere=True), OPEN_MPI_5, USER)
+    at = made.index("-H")
+    assert made[at : at + 2] == ["-H", "{slot-host}:1"]
+    assert made[made.index("SMDDP_RENDEZVOUS_SECRET") - 1] == "-x", "by its name alone"
 
 
 def discovered(tmp_path, body, slots=1):
-    """(ranks that a script allows, what the user is told)."""
+    """(hosts that a script lists, what the user is told)."""
     script, said = tmp_path / "hosts.sh", []
     script.write_text(f"#!/bin/sh\n{body}\n")
     script.chmod(0o755)
-    found = discovery.Discovery([str(script)], slots, USER.is_called, said.append)
+    found = discovery.Discovery([str(script)], slots, said.append)
     for _ in range(2):
         found.call()
         deadline = time.monotonic() + 20
@@ -99,12 +103,11 @@ def discovered(tmp_path, body, slots=1):
 @pytest.mark.parametrize(
     ("body", "slots", "wanted"),
     [
-        ("echo localhost", 1, 1),
-        ("echo localhost", 3, 3),
-        ("echo here:4", 1, 4),
-        ("echo here:4; echo; echo ' localhost '", 2, 6),
-        ("true", 1, 0),
-        ("echo here:0", 1, 0),
+        ("echo localhost", 1, [("localhost", 1)]),
+        ("echo localhost", 3, [("localhost", 3)]),
+        ("echo here:4; echo; echo ' b '", 2, [("here", 4), ("b", 2)]),
+        ("true", 1, []),
+        ("echo here:0", 1, [("here", 0)]),
     ],
 )
 def test_what_a_script_says(tmp_path, body, slots, wanted):
@@ -115,7 +118,6 @@ def test_what_a_script_says(tmp_path, body, slots, wanted):
 @pytest.mark.parametrize(
     ("body", "answer", "sentence"),
     [
-        ("echo here:2; echo b:4", 2, "b is another machine, and elastic jobs run on this one only"),
         ("echo here:2; exit 3", None, "it ended with exit code 3"),
         ("echo here:two", None, "'here:two' is not `host` or `host:slots`"),
         ("echo here slots=2", None, "'here slots=2' is not `host` or `host:slots`"),
@@ -132,7 +134,7 @@ def test_a_script_that_hangs(tmp_path, monkeypatch):
     """It is ended, with what it has started, and called again."""
     monkeypatch.setattr(discovery, "_LIMIT_SECONDS", 0.2)
     said = []
-    found = discovery.Discovery(["sleep", "60"], 1, USER.is_called, said.append)
+    found = discovery.Discovery(["sleep", "60"], 1, said.append)
     found.call()
     first = found.process_ids
     found.call()
@@ -153,4 +155,4 @@ def test_no_such_script(tmp_path):
     for script in ("no-such-script", tmp_path / "hosts.sh"):
         given = options.parse(["-np", "2", "--host-discovery-script", str(script), "x"])
         with pytest.raises(LaunchError, match=r"or it may not be executed \(chmod \+x\)"):
-            elastic.discovery(given, {"PATH": "/usr/bin:/bin"}, USER)
+            elastic.discovery(given, {"PATH": "/usr/bin:/bin"})

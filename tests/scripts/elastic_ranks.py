@@ -5,7 +5,8 @@
 In slot 1 the process ends itself with SIGKILL before step 7, and the ranks wait before step 9 until
 there are three of them. With 1=7 that process stops; with 1!7 it raises an exception, with all!7
 every one does. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each
-time that this step comes. Each rank that ends well leaves a line of JSON in FOLDER.
+time that this step comes. 1#7 leaves a file of that name in FOLDER. Each rank
+that ends well leaves a line of JSON there.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
@@ -32,6 +33,8 @@ sizes, resets = [], []
 
 
 def before_step(state, step):
+    if f"{slot}#{step}" in plan:
+        (folder / f"{slot}#{step}").touch()
     if f"{slot}@{step}" in plan:
         os.kill(os.getpid(), signal.SIGKILL)
     if f"{slot}={step}" in plan:

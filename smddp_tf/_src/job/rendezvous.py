@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from smddp_tf._src.job import config
-from smddp_tf._src.job.signed import NONCE_BYTES, Codec
+from smddp_tf._src.job.signed import NONCE_BYTES, Codec, give_up_silence
 from smddp_tf.errors import InitError
 
 _CONNECT_SECONDS = 30
@@ -83,6 +83,8 @@ class Rendezvous:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        give_up_silence(self._socket)
+        self._host = self._socket.getsockname()[0]  # by which others may reach this one
         nonce = b""
         while len(nonce) < NONCE_BYTES:
             part = self._socket.recv(NONCE_BYTES - len(nonce))
@@ -145,6 +147,8 @@ class Rendezvous:
             self._answer = Place(leaves=True)
         elif kind == "welcome":
             self._running = message["size"]
+        elif kind == "here":
+            self._host = message["address"]
         elif kind == "end":
             self._over = message["why"]
         elif epoch != self._place.epoch:
@@ -275,7 +279,7 @@ class Rendezvous:
             _Test(lambda _, receive, size: self._test(receive, size)),
             _Fail(lambda _, text: self._fail(text.decode(errors="replace"))),
             _Why(lambda _: self._why()),
-            self._socket.getsockname()[0].encode(),
+            self._host.encode(),
             _Sign(lambda _, data, size, signature: self._sign(data, size, signature)),
         )
         return self._bootstrap

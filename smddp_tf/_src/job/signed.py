@@ -11,12 +11,32 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import socket
 import struct
 from typing import Any
 
 NONCE_BYTES = 16  # sent first, unsigned, by the side that was connected to
 _MOST_BYTES = 64 << 20
 _SIGNATURE_BYTES = 32
+
+# After 2 + 4 * 2 = 10 s.
+_IDLE_SECONDS, _PROBE_SECONDS, _PROBES = 2, 2, 4
+_UNANSWERED_MS = 10_000
+
+
+def give_up_silence(connection: socket.socket) -> None:
+    """Has the kernel end a connection whose other host does not answer: it is lost, or the link.
+
+    A process that is busy or stopped does not matter; its kernel answers.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (
+        (socket.TCP_KEEPIDLE, _IDLE_SECONDS),
+        (socket.TCP_KEEPINTVL, _PROBE_SECONDS),
+        (socket.TCP_KEEPCNT, _PROBES),
+        (socket.TCP_USER_TIMEOUT, _UNANSWERED_MS),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Codec:

@@ -37,7 +37,6 @@ class Discovery:
     Args:
       words: its path, and arguments.
       slots: of a host that comes without a number.
-      is_here: whether a name means this machine.
       say: tells the user.
     """
 
@@ -45,10 +44,9 @@ class Discovery:
         self,
         words: Sequence[str],
         slots: int,
-        is_here: Callable[[str], bool],
         say: Callable[[str], None],
     ) -> None:
-        self._words, self._slots, self._is_here, self._say = words, slots, is_here, say
+        self._words, self._slots, self._say = words, slots, say
         self._process: subprocess.Popen | None = None
         self._output = tempfile.TemporaryFile()  # a pipe could be held open, or fill up
         self._limit = 0.0
@@ -79,8 +77,8 @@ class Discovery:
         except OSError as error:
             self._warn(f"it cannot be run: {error}")
 
-    def answer(self) -> int | None:
-        """How many ranks this machine may run, once after each call that has ended well."""
+    def answer(self) -> list[tuple[str, int]] | None:
+        """The (host, slots) that may run ranks, once after each call that has ended well."""
         if self._process is None or self._process.poll() is None:
             return None
         code, self._process = self._process.returncode, None
@@ -90,14 +88,10 @@ class Discovery:
         self._output.seek(0)
         text = self._output.read(_MOST_BYTES).decode(errors="replace")
         try:
-            hosts = parse(text, self._slots)
+            return parse(text, self._slots)
         except ValueError as error:
             self._warn(str(error))
             return None
-        for host, _ in hosts:
-            if not self._is_here(host):
-                self._warn(f"{host} is another machine, and elastic jobs run on this one only")
-        return sum(slots for host, slots in hosts if self._is_here(host))
 
     def end(self) -> None:
         """Ends the call in progress."""

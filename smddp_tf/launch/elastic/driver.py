@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 EXIT_SECONDS = 30  # for a process to end by itself when it is no longer in the job
@@ -147,7 +147,8 @@ class Driver:
     def begin(self, now: float) -> list[Action]:
         """The job begins."""
         self._short_since = now
-        for _ in range(self._limits.start):
+        listed = self._limits.start if self._wanted is None else self._wanted
+        for _ in range(min(self._limits.start, listed) - len(self._slots)):
             self._start()
         return self._settled(now)
 
@@ -241,10 +242,30 @@ class Driver:
         del self._slots[number]
         return self._settled(now)
 
-    def discovered(self, wanted: int, now: float) -> list[Action]:
-        """So many ranks can run."""
-        self._wanted = int(min(wanted, self._limits.most))
+    def discovered(self, wanted: float, now: float, unlisted: Collection[int] = ()) -> list[Action]:
+        """So many ranks can run.
+
+        Args:
+          wanted: their number.
+          now: the time.
+          unlisted: slots that cannot run any longer where they are. They leave when others can go
+            on without them.
+        """
+        for number in unlisted:
+            slot = self._slots[number]
+            rest = {n for n in self.staying() if n != number}
+            members = rest & set(self._old())
+            ready = len(members | (rest & set(self._newcomers())))
+            if number not in self._old() or (members and ready >= self._limits.least):
+                slot.leaving = True
+                self._say(f"{self._name(number)} leaves: its host has no slot for it any more")
+        stay = [number for number in unlisted if not self._slots[number].leaving]
+        self._wanted = int(min(wanted + len(stay), self._limits.most))
         return self._settled(now)
+
+    def staying(self) -> list[int]:
+        """The living slots that are not to leave."""
+        return [n for n in self._living(*_LIVING) if not self._slots[n].leaving]
 
     def tick(self, now: float) -> list[Action]:
         """Time has passed."""
@@ -514,10 +535,9 @@ class Driver:
         if self._wanted is None or self._finishing or self._over is not None:
             return 0
         starting = self._living(Phase.STARTING)
-        if not self._epoch and len(starting) == len(self._living(*_LIVING)):
+        if not self._epoch and starting and len(starting) == len(self._living(*_LIVING)):
             return 0  # until one has joined, the program may be what fails
-        staying = [n for n in self._living(*_LIVING) if not self._slots[n].leaving]
-        lacking = max(0, self._wanted - len(staying))
+        lacking = max(0, self._wanted - len(self.staying()))
         if self._deaths >= _PATIENCE:
             return min(lacking, 0 if starting else 1)
         return lacking
@@ -526,7 +546,8 @@ class Driver:
         """Tells members that others come or that they leave, dismisses and starts slots."""
         old, newcomers = self._old(), self._newcomers()
         if self._epoch:
-            room = int(min(max(0, self._most() - len(old)), len(newcomers)))
+            staying = sum(not self._slots[number].leaving for number in old)
+            room = int(min(max(0, self._most() - staying), len(newcomers)))
             for number in newcomers[room:]:
                 self._say(f"{self._name(number)} leaves: no more ranks are wanted")
                 self._dismiss(number, {"do": "leave"}, now)

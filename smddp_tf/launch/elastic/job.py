@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import secrets
 import signal
@@ -13,10 +14,15 @@ from typing import Any
 from smddp_tf.launch import reaper, supervise
 from smddp_tf.launch.elastic.discovery import Discovery
 from smddp_tf.launch.elastic.driver import Action, Driver, End, Kill, Limits, Say, Send, Start
+from smddp_tf.launch.elastic.places import Places
 from smddp_tf.launch.elastic.server import Server
-from smddp_tf.launch.elastic.slots import Slot
+from smddp_tf.launch.elastic.slots import VARIABLE, Slot
+from smddp_tf.launch.machine import address_towards, interface_address
 
-SLOT = "{slot}"  # in the command line: the slot's number
+SLOT, HOST = "{slot}", "{slot-host}"  # in the command line: the slot's number, and its host
+_ADDRESS, _SECRET = "SMDDP_RENDEZVOUS", "SMDDP_RENDEZVOUS_SECRET"
+FOR_RANKS = (_ADDRESS, _SECRET, VARIABLE, reaper.VARIABLE)  # variables that each rank gets
+_HERE = "127.0.0.1"
 _SECRET_BYTES = 32
 _DISCOVERY_SECONDS = 1.0
 _LAST_WORDS_SECONDS = 1.0  # after mpirun's end, for the rank's last messages to arrive
@@ -25,31 +31,53 @@ _KILLED_SECONDS = 10.0  # for killed processes to end
 _LONGEST_WAIT = 3600.0
 
 
+@dataclasses.dataclass(frozen=True)
+class Commands:
+    """How a slot's process starts.
+
+    Attributes:
+      here: the command line of a slot's mpirun, on this machine.
+      there: on another host.
+      own_folder: as Slot has it, for this machine.
+      is_here: whether a name means this machine.
+      nic: the interface that leads to the other hosts; None: the one that the kernel takes.
+    """
+
+    here: Sequence[str]
+    there: Sequence[str]
+    own_folder: bool
+    is_here: Callable[[str], bool]
+    nic: str | None = None
+
+
 class Job:
     """An elastic job; a Receiver of its server.
 
     Args:
-      words: the command line of a slot's mpirun.
+      commands: that start a slot's process.
       environment: for all slots.
       tagged: whether each line of output begins with its slot.
-      own_folder: as Slot has it.
       limits: what the command line says.
+      hosts: (name, ranks) of each; a discovery script's count as soon as it has named some.
       discovery: the script that says how many ranks are wanted, if there is one.
     """
 
     def __init__(
         self,
-        words: Sequence[str],
+        commands: Commands,
         environment: Mapping[str, str],
         tagged: bool,
-        own_folder: bool,
         limits: Limits,
+        hosts: Sequence[tuple[str, float]],
         discovery: Discovery | None,
     ) -> None:
         secret = secrets.token_bytes(_SECRET_BYTES)
-        self._words, self._tagged, self._own_folder = words, tagged, own_folder
-        self._environment = {**environment, "SMDDP_RENDEZVOUS_SECRET": secret.hex()}
+        self._commands, self._tagged = commands, tagged
+        self._environment = {**environment, _SECRET: secret.hex()}
         self._driver, self._discovery = Driver(limits), discovery
+        self._places = Places(hosts)
+        self._here = self._shared = ""  # where the ranks of this machine, and of others, connect
+        self._begun = False
         self._server = Server(secret, self)
         self._slots: dict[int, Slot] = {}  # those whose mpirun has not ended
         self._causes: dict[int, str] = {}
@@ -67,14 +95,14 @@ class Job:
         """
         others = set(supervise.children())
         supervise.adopt_orphans()
-        self._environment["SMDDP_RENDEZVOUS"] = await self._server.listen()
+        self._here = self._server.listen(_HERE)
         self._loop.add_signal_handler(signal.SIGCHLD, self._children_ended)
         for number in (*_ENDING, *supervise.FOR_RANKS):
             if signal.getsignal(number) != signal.SIG_IGN:  # what nohup ignores stays ignored
                 self._loop.add_signal_handler(number, self._signalled, number)
         self._loop.set_exception_handler(self._broken)
-        self._happens(self._driver.begin)
         self._discover()
+        self._begin()
         try:
             outcome = await self._outcome
         finally:
@@ -87,6 +115,9 @@ class Job:
 
     def joined(self, slot: int) -> None:
         """A slot has connected."""
+        if slot in self._slots:
+            self._places.joined(slot)
+            self._tell_address(slot)
         self._happens(functools.partial(self._driver.joined, slot))
 
     def received(self, slot: int, message: dict[str, Any]) -> None:
@@ -148,16 +179,50 @@ class Job:
             self._outcome.set_result(supervise.Outcome(action.code, cause=cause))
 
     def _start(self, number: int) -> None:
-        supervise.say(f"slot {number} starts")
-        words = [word.replace(SLOT, str(number)) for word in self._words]
         try:
-            slot = Slot(number, words, self._environment, self._tagged, self._own_folder)
+            host = self._places.take(number, self._driver.staying())
+            slot = self._new_slot(number, host)
         except OSError as error:  # too many processes, say
+            self._places.ended(number)
             supervise.say(f"slot {number} cannot be started: {error}")
             ended = functools.partial(self._driver.exited, number, 1)
             self._loop.call_soon(self._happens, ended)
         else:
             self._slots[number] = slot
+
+    def _new_slot(self, number: int, host: str) -> Slot:
+        commands, here = self._commands, self._commands.is_here(host)
+        supervise.say(f"slot {number} starts" + ("" if here else f" on {host}"))
+        address = self._here if here else self._address_for(host)
+        words = [
+            word.replace(SLOT, str(number)).replace(HOST, host)
+            for word in (commands.here if here else commands.there)
+        ]
+        environment = {**self._environment, _ADDRESS: address}
+        # Daemons on other hosts would look for the folder there.
+        return Slot(number, words, environment, self._tagged, commands.own_folder and here)
+
+    def _address_for(self, host: str) -> str:
+        """Where ranks of other hosts connect: at the interface that leads to the first of them."""
+        if not self._shared:
+            nic = self._commands.nic
+            own = (interface_address(nic) if nic else "") or address_towards(host)
+            self._shared = self._server.listen(own)
+            for slot in self._slots:
+                self._tell_address(slot)
+        return self._shared
+
+    def _tell_address(self, slot: int) -> None:
+        """A rank of this machine has come by the loopback interface: how do others reach it?"""
+        if self._shared and self._commands.is_here(self._places.host(slot)):
+            own = self._shared.rpartition(":")[0]
+            self._server.send(slot, {"do": "here", "address": own})
+
+    def _begin(self) -> None:
+        """Starts the first slots; with a discovery script once its first call has ended."""
+        if not self._begun and (self._discovery is None or not self._discovery.process_ids):
+            self._begun = True
+            self._happens(self._driver.begin)
 
     def _discover(self) -> None:
         """Every second."""
@@ -176,9 +241,13 @@ class Job:
                 task = self._loop.create_task(self._exited(slot, code))
                 self._ending.add(task)
                 task.add_done_callback(self._has_ended)
-        wanted = None if self._discovery is None else self._discovery.answer()
-        if wanted is not None:
-            self._happens(functools.partial(self._driver.discovered, wanted))
+        hosts = None if self._discovery is None else self._discovery.answer()
+        if hosts is not None:
+            self._places.list(hosts)
+            unlisted = self._places.unlisted(self._driver.staying())
+            found = functools.partial(self._driver.discovered, unlisted=unlisted)
+            self._happens(functools.partial(found, self._places.total()))
+        self._begin()
         own = [slot.process_id for slot in self._slots.values()]
         own += [] if self._discovery is None else self._discovery.process_ids
         supervise.reap_others(*own)
@@ -205,6 +274,7 @@ class Job:
             await asyncio.sleep(0.01)
         await self._loop.run_in_executor(None, slot.finish)
         self._causes[slot.number] = slot.cause()
+        self._places.ended(slot.number)
         self._happens(functools.partial(self._driver.exited, slot.number, code))
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -242,11 +312,11 @@ class Job:
 
 
 def run(
-    words: Sequence[str],
+    commands: Commands,
     environment: Mapping[str, str],
     tagged: bool,
-    own_folder: bool,
     limits: Limits,
+    hosts: Sequence[tuple[str, float]],
     discovery: Callable[[], Discovery] | None = None,
 ) -> supervise.Outcome:
     """Runs an elastic job once; the arguments are Job's.
@@ -257,7 +327,7 @@ def run(
 
     async def whole() -> supervise.Outcome:
         found = None if discovery is None else discovery()
-        return await Job(words, marked, tagged, own_folder, limits, found).run()
+        return await Job(commands, marked, tagged, limits, hosts, found).run()
 
     name = secrets.token_hex(8)
     marked = {**environment, reaper.VARIABLE: name}

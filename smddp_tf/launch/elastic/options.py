@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from smddp_tf.launch import LaunchError, command, supervise
 from smddp_tf.launch.elastic.discovery import Discovery
 from smddp_tf.launch.elastic.driver import Limits
-from smddp_tf.launch.elastic.job import SLOT
+from smddp_tf.launch.elastic.job import FOR_RANKS, HOST, SLOT
+from smddp_tf.launch.hosts import Host
 from smddp_tf.launch.machine import Machine
 
 _MAKE_ELASTIC = {
@@ -128,10 +129,6 @@ def limits(given: argparse.Namespace, job: command.Job) -> Limits:
             given.cores_per_rank,
             "each rank's mpirun would take the same cores; leave it out",
         ),
-        f"hosts as {job.hosts[0].name}" if job.hosts else "-H": (
-            job.hosts,
-            "its ranks run on this machine so far; leave them out, or use --max-restarts",
-        ),
     }
     for option, (value, remedy) in refused.items():
         if value:
@@ -158,14 +155,31 @@ def limits(given: argparse.Namespace, job: command.Job) -> Limits:
     )
 
 
-def of_a_slot(job: command.Job) -> command.Job:
-    """The job of one slot's mpirun; what it writes to files is in a folder for each slot."""
+def of_a_slot(job: command.Job, elsewhere: bool) -> command.Job:
+    """The job of one slot's mpirun, here or `elsewhere`: on HOST.
+
+    What it writes to files is in a folder for each slot. Ranks on other hosts get the variables by
+    their names: no command line shows the secret.
+    """
     folder = job.output_folder and os.path.join(job.output_folder, SLOT)
-    return dataclasses.replace(job, ranks=1, tag_output=False, output_folder=folder)
+    return dataclasses.replace(
+        job,
+        ranks=1,
+        tag_output=False,
+        output_folder=folder,
+        hosts=[Host(HOST, 1)] if elsewhere else [],
+        forwarded=[*job.forwarded, *FOR_RANKS],
+    )
+
+
+def listed_hosts(job: command.Job, machine: Machine) -> list[tuple[str, float]]:
+    """(name, ranks) of each host; without a list this machine, with any number."""
+    found = [(host.name, float(host.slots or 1)) for host in job.hosts]
+    return found or [(machine.name, math.inf)]
 
 
 def discovery(
-    given: argparse.Namespace, environment: Mapping[str, str], machine: Machine
+    given: argparse.Namespace, environment: Mapping[str, str]
 ) -> Callable[[], Discovery] | None:
     """Makes the script's calls, if there is one.
 
@@ -184,4 +198,4 @@ def discovery(
             "may not be executed (chmod +x); a path has a slash, as ./hosts.sh"
         )
     slots = 1 if given.slots_per_host is None else given.slots_per_host
-    return lambda: Discovery(words, slots, machine.is_called, supervise.say)
+    return lambda: Discovery(words, slots, supervise.say)

@@ -1,4 +1,7 @@
-"""The ranks' connections: signed messages over TCP on this machine's loopback interface.
+"""The ranks' connections: signed messages over TCP.
+
+Ranks of this machine come by its loopback interface; those of others by the one address that leads
+to them.
 
 The server sends a nonce; then both sides send frames of signed.Codec. A frame that is not signed
 right, a message that is not understood or that the driver does not allow closes the connection. A
@@ -25,6 +28,7 @@ and receives:
     {"do": "same", "epoch": E}            to "next": no member was lost, and nobody asked "again"
     {"do": "leave"}                       to "next": it is no longer wanted
     {"do": "end", "why": text}            to "next": the job has failed; or smddprun ends it
+    {"do": "here", "address": text}       ranks on other hosts reach this machine by that address
     {"do": "gathered", "epoch": E, "number": I, "data": [text of each rank]}
     {"do": "void", "epoch": E, "why": text}
                                           a member of E was lost; it is to ask for the next
@@ -37,9 +41,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
 from typing import Any, Protocol
 
-from smddp_tf._src.job.signed import NONCE_BYTES, Codec
+from smddp_tf._src.job.signed import NONCE_BYTES, Codec, give_up_silence
 from smddp_tf.launch import supervise
 
 _JOIN_SECONDS = 30  # from connecting to the first message
@@ -71,17 +76,19 @@ class Server:
         self._secret, self._receiver = secret, receiver
         self._connections: dict[int, tuple[asyncio.StreamWriter, Codec]] = {}
         self._tasks: set[asyncio.Task] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Task[asyncio.Server]] = []
 
-    async def listen(self) -> str:
-        """Begins, and returns the address for the ranks.
+    def listen(self, host: str) -> str:
+        """Lets ranks come to this numeric address too, and returns it with a port.
 
         Raises:
-          OSError: no port is free.
+          OSError: it is not of this machine, or no port is free.
         """
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()
-        return f"{host}:{port}"
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        bound = socket.create_server((host, 0), family=family, backlog=1000)
+        coming = asyncio.start_server(self._serve, sock=bound)
+        self._servers.append(asyncio.get_running_loop().create_task(coming))
+        return f"{host}:{bound.getsockname()[1]}"
 
     def is_connected(self, slot: int) -> bool:
         """Whether the slot's connection has not ended."""
@@ -95,8 +102,8 @@ class Server:
 
     async def close(self) -> None:
         """Ends all connections."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            (await server).close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -121,6 +128,7 @@ class Server:
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Takes messages until the connection ends."""
+        give_up_silence(writer.get_extra_info("socket"))
         nonce = os.urandom(NONCE_BYTES)
         codec = Codec(self._secret, nonce, serves=True)
         writer.write(nonce)
