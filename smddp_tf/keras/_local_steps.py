@@ -18,14 +18,17 @@ import importlib
 from typing import Any
 
 from smddp_tf._src.collectives.allreduce import allreduce
+from smddp_tf._src.collectives.reduction import by_dtype
 from smddp_tf._src.gradients.marks import is_marked
 from smddp_tf._src.gradients.options import ReduceOptions, whole_number
 from smddp_tf._src.gradients.reduce import identity, reduce_gradients
+from smddp_tf._src.graph import xla
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.order import in_session
+from smddp_tf._src.job import rendezvous
 from smddp_tf._src.job.process_sets import set_of
 from smddp_tf._src.job.reduce_op import Average, Max
-from smddp_tf.keras import _distribution, _hooks, _outer_state
+from smddp_tf.keras import _distribution, _hooks, _in_flight, _outer_state
 
 tf = tensorflow()
 
@@ -44,10 +47,20 @@ class Rounds:
     outer_config: Any
     package: str  # the Keras of the optimizers
     fragments: int = 1
+    delay: int = 0  # fragment_sync_delay
+    alpha: float = 0.0  # fragment_update_alpha
 
     def __post_init__(self) -> None:
         whole_number("sync_every", self.sync_every, 1)
         whole_number("fragments", self.fragments, 1)
+        whole_number("fragment_sync_delay", self.delay, 0)
+        if self.delay >= self.sync_every:
+            raise ValueError(
+                f"fragment_sync_delay={self.delay} is not less than sync_every={self.sync_every}: "
+                "an exchange has to end before the next one of the same weights begins"
+            )
+        if not 0.0 <= self.alpha <= 1.0:
+            raise ValueError(f"fragment_update_alpha={self.alpha} is not from 0 to 1")
         if self.fragments > self.sync_every:
             raise ValueError(
                 f"fragments={self.fragments} is more than sync_every={self.sync_every}; each "
@@ -64,11 +77,15 @@ class Rounds:
         return {
             "sync_every": str(self.sync_every),
             "fragments": str(self.fragments),
+            "fragment_sync_delay": str(self.delay),
+            "fragment_update_alpha": str(float(self.alpha)),
             "outer_optimizer": f"{self.outer_kind.__name__} {config}",
         }
 
 
-def rounds_of(optimizer: Any, sync_every: Any, outer: Any, fragments: Any) -> Rounds:
+def rounds_of(
+    optimizer: Any, sync_every: Any, outer: Any, fragments: Any, delay: Any, alpha: Any
+) -> Rounds:
     """The Rounds of an optimizer.
 
     Args:
@@ -76,6 +93,8 @@ def rounds_of(optimizer: Any, sync_every: Any, outer: Any, fragments: Any) -> Ro
       sync_every: same as for DistributedOptimizer.
       outer: outer_optimizer of DistributedOptimizer.
       fragments: same as for DistributedOptimizer.
+      delay: fragment_sync_delay of DistributedOptimizer.
+      alpha: fragment_update_alpha of DistributedOptimizer.
 
     Raises:
       TypeError: an argument has the wrong type.
@@ -98,7 +117,8 @@ def rounds_of(optimizer: Any, sync_every: Any, outer: Any, fragments: Any) -> Ro
                 f"{which} has use_ema=True: its averages would be those of one rank's weights, "
                 "which exchanges replace; leave use_ema out with sync_every"
             )
-    return Rounds(sync_every, type(outer), outer.get_config(), package, fragments)
+    config = outer.get_config()
+    return Rounds(sync_every, type(outer), config, package, fragments, delay, alpha)
 
 
 def _check_outer(outer: Any, kind: Any) -> None:
@@ -159,6 +179,7 @@ class LocalSteps(_distribution.ReductionState):
         self._fragments: list = []  # indices of variables
         self._calls = passes  # of apply_gradients() in an update
         self._updating = False
+        self._in_flight = _in_flight.InFlight(self.options.name, self._average)
 
     def shared(self) -> "LocalSteps":
         """A copy for another optimizer of the same variables."""
@@ -229,6 +250,16 @@ class LocalSteps(_distribution.ReductionState):
             raise RuntimeError(
                 "sync_every counts steps in eager execution and tf.function; TF1 sessions and "
                 "tf.compat.v1 graphs have no order for it. Leave sync_every out there"
+            )
+        if self.rounds.delay and xla.inside_jit():
+            raise NotImplementedError(
+                "fragment_sync_delay hands weights to a thread, which jit_compile=True cannot; "
+                "compile without jit, or leave the delay out"
+            )
+        if self.rounds.delay and rendezvous.is_elastic():
+            raise NotImplementedError(
+                "fragment_sync_delay in an elastic job: its ranks may change while an exchange "
+                "is under way. Leave the delay out, or start a job of fixed ranks"
             )
         exchanged = [variable for variable in variables if not self.is_local(variable)]
         if self.state is not None:
@@ -312,38 +343,94 @@ class LocalSteps(_distribution.ReductionState):
         steps = tf.convert_to_tensor(self.state.steps)
         for number in range(len(self._fragments)):
             due = tf.equal(steps % self.period, self.offset(number) % self.period)
-            tf.cond(due, self._exchange_of(number), lambda: tf.constant(False))
+            if not self.rounds.delay:
+                tf.cond(due, self._exchange_of(number), lambda: tf.constant(False))
+                continue
+            since = steps - self.offset(number) - self._delay
+            arrives = (since >= 0) & tf.equal(since % self.period, 0)
+            tf.cond(arrives, self._arrival_of(number), lambda: tf.constant(False))
+            tf.cond(due, self._departure_of(number), lambda: tf.constant(False))
 
-    def _exchange_of(self, number: int):
-        """A function that exchanges a fragment."""
-        indices = self._fragments[number]
-        anchors = [self.state.anchors[i] for i in indices]
-        variables = [self.variables[i] for i in indices]
-        outer = self.state.outer_optimizers[number]
+    @property
+    def _delay(self) -> int:
+        """The calls of apply_gradients() between departure and arrival."""
+        return self.rounds.delay * self._calls
+
+    def _pairs(self, number: int) -> list:
+        """The anchors of a fragment, with their variables."""
+        return [(self.state.anchors[i], self.variables[i]) for i in self._fragments[number]]
+
+    def _differences(self, number: int) -> list:
+        return [
+            tf.convert_to_tensor(anchor) - tf.convert_to_tensor(variable)
+            for anchor, variable in self._pairs(number)
+        ]
+
+    def _average(self, number: int, differences: list) -> list:
+        """The average over the ranks of a fragment's differences."""
         name = f"{self.options.name}.exchange"
         if len(self._fragments) > 1:
             name += f" of fragment {number}"
         options = dataclasses.replace(self.options, name=name)
+        variables = [variable for _, variable in self._pairs(number)]
+        if hasattr(options.compression, "reduce"):
+            return _average_joined(differences, variables, options)
+        return reduce_gradients(differences, variables, options)
+
+    def _move_anchors(self, number: int, average: list) -> None:
+        anchors = [anchor for anchor, _ in self._pairs(number)]
+        outer = self.state.outer_optimizers[number]
+        outer.apply_gradients(list(zip(average, anchors, strict=True)))
+
+    def _exchange_of(self, number: int):
+        """A function that exchanges a fragment, and ends with equal weights."""
 
         def exchange():
-            differences = [
-                tf.convert_to_tensor(anchor) - tf.convert_to_tensor(variable)
-                for anchor, variable in zip(anchors, variables, strict=True)
-            ]
-            average = reduce_gradients(differences, variables, options)
-            outer.apply_gradients(list(zip(average, anchors, strict=True)))
-            for anchor, variable in zip(anchors, variables, strict=True):
+            self._move_anchors(number, self._average(number, self._differences(number)))
+            for anchor, variable in self._pairs(number):
                 variable.assign(tf.convert_to_tensor(anchor))
-            if len(self._fragments) == 1:
+            if len(self._fragments) == 1 and not self.rounds.delay:
                 self.state.steps.assign(0)
             return tf.constant(True)
 
         return exchange
 
+    def _departure_of(self, number: int):
+        """A function that sends a fragment's differences on their way."""
+        return lambda: self._in_flight.start(number, self._differences(number))
+
+    def _arrival_of(self, number: int):
+        """A function that takes the average, and mixes what has been trained meanwhile into it."""
+        alpha = self.rounds.alpha
+
+        def arrive():
+            anchors = [tf.convert_to_tensor(anchor) for anchor, _ in self._pairs(number)]
+            known, average = self._in_flight.finish(number, anchors)
+
+            def mix():
+                self._move_anchors(number, average)
+                for anchor, variable in self._pairs(number):
+                    anchor, weight = map(tf.convert_to_tensor, (anchor, variable))
+                    factor = tf.constant(alpha, weight.dtype)
+                    variable.assign(factor * weight + (1 - factor) * anchor if alpha else anchor)
+                return tf.constant(True)
+
+            return tf.cond(known, mix, lambda: tf.constant(False))
+
+        return arrive
+
+    def _is_under_way(self, number: int):
+        """Whether a fragment has departed and not arrived."""
+        since = tf.convert_to_tensor(self.state.steps) - self.offset(number)
+        return (since >= 0) & (since % self.period < self._delay)
+
     def _steps_since_exchanges(self):
         """How many steps each fragment has made since its last exchange."""
         steps = tf.convert_to_tensor(self.state.steps)
         offsets = tf.constant([self.offset(i) for i in range(len(self._fragments))], tf.int64)
+        offsets += self._delay
+        if self.rounds.alpha:  # then no exchange but synchronize() makes weights equal
+            return tf.broadcast_to(steps, offsets.shape)
         return tf.where(steps < offsets, steps, (steps - offsets) % self.period)
 
     def synchronize(self) -> None:
@@ -354,8 +441,15 @@ class LocalSteps(_distribution.ReductionState):
         """
         if self.state is None:
             return
+        since = self._steps_since_exchanges()
+        if self.rounds.delay:
+            late = [self._is_under_way(number) for number in range(len(self._fragments))]
+            for number, is_late in enumerate(late):
+                tf.cond(is_late, self._arrival_of(number), lambda: tf.constant(False))
+            if not self.rounds.alpha:  # those have just been made equal
+                since = tf.where(tf.stack(late), tf.zeros_like(since), since)
         since = allreduce(
-            self._steps_since_exchanges(),
+            since,
             op=Max,
             name=f"{self.options.name}.synchronize",
             process_set=self.options.process_set,
@@ -363,6 +457,23 @@ class LocalSteps(_distribution.ReductionState):
         for number in range(len(self._fragments)):
             tf.cond(since[number] > 0, self._exchange_of(number), lambda: tf.constant(False))
         self.state.steps.assign(0)
+
+
+def _average_joined(differences: list, variables: list, options: ReduceOptions) -> list:
+    """The averages by a compressor that takes each tensor by itself: it gets one for each dtype.
+
+    So a fragment costs few round trips, however many variables it has.
+    """
+    results: list = list(differences)
+    for indices in by_dtype(differences):
+        parts = [differences[i] for i in indices]
+        flat = tf.concat([tf.reshape(part, [-1]) for part in parts], 0)
+        # The first variable stands for all: compressors keep what they have not sent by it.
+        (average,) = reduce_gradients([flat], [variables[indices[0]]], options)
+        pieces = tf.split(average, [part.shape.num_elements() for part in parts])
+        for i, piece in zip(indices, pieces, strict=True):
+            results[i] = tf.reshape(piece, differences[i].shape)
+    return results
 
 
 def _raw(variables: list) -> list:

@@ -56,17 +56,15 @@ def _check_is_object(optimizer: Any) -> Any:
     return optimizer
 
 
-def _refuse_without_sync_every(outer_optimizer: Any, fragments: int, quantize: bool) -> None:
+def _refuse_without_sync_every(**given: bool) -> None:
     """Rejects arguments that mean nothing where gradients are averaged.
 
+    Args:
+      **given: whether an argument was given.
+
     Raises:
-      ValueError: one of them is set.
+      ValueError: one was.
     """
-    given = {
-        "outer_optimizer": outer_optimizer is not None,
-        "fragments": fragments != 1,
-        "should_quantize": bool(quantize),
-    }
     for name, is_given in given.items():
         if is_given:
             raise ValueError(f"{name} needs sync_every, the number of updates between exchanges")
@@ -92,6 +90,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     outer_optimizer: Any = None,
     fragments: int = 1,
     should_quantize: bool = False,
+    fragment_sync_delay: int = 0,
+    fragment_update_alpha: float = 0.0,
     shard_state: bool = False,
     **unknown: Any,
 ) -> Any:
@@ -129,6 +129,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       fragments: with sync_every: into how many parts the weights are divided; each is sent at a
         step of its own.
       should_quantize: with sync_every: the same as compression=Compression.int8.
+      fragment_sync_delay: with sync_every: an exchange may take so many updates, during which
+        training goes on.
+      fragment_update_alpha: with fragment_sync_delay: the share that a rank's own weights keep when
+        an exchange arrives. With 0 they are replaced.
       shard_state: True: divide the optimizer's state among the ranks (ZeRO stage 1). Each rank
         keeps the slots of its part of the variables and updates that; then the ranks gather the
         weights. Keras 3; see docs/sharded-optimizer.md for saving.
@@ -191,7 +195,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     distribution: _distribution.ReductionState
     if sync_every is None:
-        _refuse_without_sync_every(outer_optimizer, fragments, should_quantize)
+        _refuse_without_sync_every(
+            outer_optimizer=outer_optimizer is not None,
+            fragments=fragments != 1,
+            should_quantize=bool(should_quantize),
+            fragment_sync_delay=fragment_sync_delay != 0,
+            fragment_update_alpha=fragment_update_alpha != 0,
+        )
         distribution = _distribution.ReductionState(
             options,
             passes=passes,
@@ -205,7 +215,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             "rank has its own; give one of the two"
         )
     else:
-        rounds = _local_steps.rounds_of(target, sync_every, outer_optimizer, fragments)
+        rounds = _local_steps.rounds_of(
+            target,
+            sync_every,
+            outer_optimizer,
+            fragments,
+            fragment_sync_delay,
+            fragment_update_alpha,
+        )
         distribution = _local_steps.LocalSteps(
             options, rounds, passes=passes, average_passes=average_passes
         )

@@ -37,3 +37,9 @@ def test_fit_with_a_loss_scale(keras3_job):
 def test_states_and_copies(keras3_job):
     """What elastic states and copies of an optimizer do with what ranks keep."""
     keras3_job(low_communication.states_and_copies, 2).check(2)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_exchanges_that_travel(keras3_job, alpha):
+    """fragment_sync_delay: training goes on until an exchange arrives."""
+    keras3_job(low_communication.travels(alpha=alpha), 2).check(2)

@@ -77,7 +77,8 @@ class Reference:
 
     RATE, OUTER, MOMENTUM = 2.0**-4, 2.0**-1, 2.0**-2
 
-    def __init__(self, shapes, fragments, sync_every):
+    def __init__(self, shapes, fragments, sync_every, delay=0, alpha=0.0):
+        self.delay, self.alpha, self.averages = delay, alpha, {}
         self.anchors = [np.zeros(shape) for shape in shapes]
         self.speeds = [np.zeros(shape) for shape in shapes]
         self.weights = [[np.zeros(shape) for shape in shapes] for _ in range(size)]
@@ -90,18 +91,32 @@ class Reference:
         self.steps += 1
         for f, indices in enumerate(self.fragments):
             offset = (f + 1) * self.every // len(self.fragments)
+            arrives = self.steps - offset - self.delay
+            if self.delay and arrives >= 0 and arrives % self.every == 0:
+                self.arrive(indices, self.alpha)
             if self.steps % self.every == offset % self.every:
-                self.exchange(indices)
+                self.depart(indices)
+                if not self.delay:
+                    self.arrive(indices)
 
     def exchange(self, indices):
+        self.depart(indices)
+        self.arrive(indices)
+
+    def depart(self, indices):
         for i in indices:
-            average = sum(self.anchors[i] - weights[i] for weights in self.weights) / size
+            differences = [self.anchors[i] - weights[i] for weights in self.weights]
+            self.averages[i] = sum(differences) / size
+
+    def arrive(self, indices, alpha=0.0):
+        for i in indices:
+            average = self.averages.pop(i)
             self.speeds[i] = self.MOMENTUM * self.speeds[i] - self.OUTER * average
             self.anchors[i] = self.anchors[i] + (  # Nesterov's
                 self.MOMENTUM * self.speeds[i] - self.OUTER * average
             )
             for weights in self.weights:
-                weights[i] = self.anchors[i].copy()
+                weights[i] = alpha * weights[i] + (1 - alpha) * self.anchors[i]
 
 
 def _local(sync_every, fragments=1, inner=None, **options):
@@ -160,6 +175,42 @@ def _since(reference, fragment):
     return steps if steps < offset else (steps - offset) % reference.every
 
 
+def travels(alpha):
+    """Exchanges that arrive later: what was trained meanwhile is mixed in, as alpha says."""
+    shapes, indices = [(4, 2), (3,), (5,)], [[0], [1, 2]]
+    for way in ("eager", "function"):
+        reference = Reference(shapes, indices, 4, 1, alpha)
+        optimizer = _local(4, 2, fragment_sync_delay=1, fragment_update_alpha=alpha)
+        weights = [tf.Variable(tf.zeros(shape, tf.float64)) for shape in shapes]
+
+        @WAYS[way]
+        def step(*grads):
+            optimizer.apply_gradients(list(zip(grads, weights, strict=True)))  # noqa: B023
+
+        for number in range(10):
+            step(*[tf.constant(_gradient(rank, number, shape)) for shape in shapes])
+            reference.step(number)
+            for one, want in zip(weights, reference.weights[rank], strict=True):
+                equal(one, want, way, alpha, number)
+        # After ten steps the first fragment has just departed.
+        optimizer.synchronize()
+        reference.arrive(indices[0], alpha)
+        for fragment in indices[not alpha :]:
+            reference.exchange(fragment)
+        for one, want in zip(weights, reference.weights[rank], strict=True):
+            equal(one, want, way, alpha, "synchronized")
+        hvd.check_ranks_equal([*weights, *optimizer.outer_state.anchors])
+    optimizer = _local(4, fragment_sync_delay=1)
+
+    @tf.function(jit_compile=True)
+    def compiled():
+        optimizer.apply_gradients([(tf.ones((3,), tf.float64), weights[1])])
+
+    with raises(NotImplementedError, "fragment_sync_delay", "jit_compile=True"):
+        compiled()
+    report()
+
+
 def _accumulates():
     """With passes, a round is so many updates, and not so many calls."""
     weight = tf.Variable([0.0], dtype=tf.float64)
@@ -174,18 +225,20 @@ def _accumulates():
 
 def _quantized():
     """int8 sends 8 bits of each difference; the ranks end with the same bits."""
-    weight = tf.Variable(tf.zeros(1000))
+    parts = [tf.Variable(tf.zeros((20, 10))), tf.Variable(tf.zeros(800))]
     optimizer = _local(2, should_quantize=True)
     for number in range(2):
         grads = tf.constant(_gradient(rank, number, 1000), tf.float32)
-        optimizer.apply_gradients([(grads, weight)])
-    hvd.check_ranks_equal([weight, *optimizer.outer_state.anchors])
+        grads = [tf.reshape(grads[:200], (20, 10)), grads[200:]]
+        optimizer.apply_gradients(list(zip(grads, parts, strict=True)))
+    hvd.check_ranks_equal([*parts, *optimizer.outer_state.anchors])
+    weight = np.concatenate([part.numpy().reshape(-1) for part in parts])
     both = [sum(_gradient(at, n, 1000) for n in range(2)) for at in range(size)]
     want = Reference.OUTER * (1 + Reference.MOMENTUM) * Reference.RATE * sum(both) / size
     # Each rank's difference is off by its largest magnitude / 254, at most 16 * RATE.
     bound = Reference.OUTER * (1 + Reference.MOMENTUM) * 16 * Reference.RATE / 254 * 1.01
-    assert np.abs(weight.numpy() + want).max() <= bound
-    assert np.any(weight.numpy() != -want), "8 bits cannot hold these"
+    assert np.abs(weight + want).max() <= bound
+    assert np.any(weight != -want), "8 bits cannot hold these"
 
 
 def local_steps():
