@@ -2,8 +2,8 @@
 
     smddprun -np 3 --min-np 2 python tests/scripts/elastic_ranks.py FOLDER loop 1@7 3+9
 
-In slot 1 the process ends itself with SIGKILL before step 7, and the ranks wait before step 9 until
-there are three of them. With 1=7 that process stops; with 1!7 it raises an exception, with all!7
+In slot 1 the process ends itself with SIGKILL before step 7 (of step -1: before the training), and
+the ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it raises an exception, with all!7
 every one does. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each
 time that this step comes. 1#7 leaves a file of that name in FOLDER. Each rank
 that ends well leaves a line of JSON there.
@@ -47,6 +47,16 @@ def before_step(state, step):
     end = time.monotonic() + 100
     while f"{hvd.size() + 1}+{step}" in plan and time.monotonic() < end:
         state.check_host_updates()
+        time.sleep(0.05)
+
+
+def before_training():
+    """Once all have come so far, so that nobody is in a collective."""
+    (folder / f"ready{slot}").touch()
+    end = time.monotonic() + 100
+    while f"{slot}@-1" in plan and time.monotonic() < end:
+        if len(list(folder.glob("ready*"))) == hvd.size():
+            before_step(None, -1)
         time.sleep(0.05)
 
 
@@ -204,6 +214,7 @@ def compared(model):
 hvd.init()
 first = [hvd.rank(), hvd.size()]
 assert hvd.broadcast_object(slot, 0) is not None  # a newcomer is not let in yet, and alone
+before_training()
 result = {"loop": sum_numbers, "fit": fit, "samples": fit_samples, "first": fit_first}[how]()
 place = {"slot": slot, "first": first, "rank": hvd.rank(), "sizes": sizes, "resets": resets}
 with open(folder / "results", "a") as results:
