@@ -10,11 +10,14 @@ libraries or settings take turns; a row has the median of the rounds' medians, t
 largest, and for allreduces how many times as long as the bytes take on the link. "buckets" cuts the
 102 MB of ResNet-50's gradients as a training step does: 1 MiB, then 32 MiB each. "alltoall4K" has
 4 KiB for each pair of ranks. `--sockets` adds what plain sockets need for the bytes of "resnet50"
-between two ranks, in the same rounds (`socket_exchange.py`).
+between two ranks, in the same rounds (`socket_exchange.py`). `--elastic` adds each case in an
+elastic job, whose bytes TCP carries without MPI, and how many times as long that takes: the median
+of the rounds' ratios, the smallest and the largest.
 """
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import sys
@@ -89,6 +92,10 @@ def worker(args):
     import numpy as np
     from core import Core
 
+    if os.environ.get("SMDDP_RENDEZVOUS"):
+        import smddp_tf.keras as hvd
+
+        hvd.init()  # of an elastic job, which Core() finds begun
     core = Core()
     for case in args.cases:
         times = measure(core, np, case, args)
@@ -112,14 +119,20 @@ def run_sockets(hosts, args):
     return rows[0]["med"]
 
 
-def run_job(hosts, ranks, variant, args):
+def run_job(hosts, ranks, variant, args, elastic=False):
     """Return case -> seconds of one job."""
     program = [sys.executable, __file__, "--worker", "--seconds", args.seconds]
     program += ["--repeats", args.repeats, "--cases"]
     library, setting = variant
     env = {"SMDDP_LIBRARY_DIR": str(pathlib.Path(library).resolve()), "OMP_NUM_THREADS": "1"}
     env.update([setting.split("=", 1)] if setting else [])
-    output = hosts.mpirun(ranks, [*program, *args.cases], timeout=600, env=env)
+    program += args.cases
+    if elastic:
+        options = ["--min-np", sum(ranks), "--no-tag-output"]
+        env["PYTHONPATH"] = str(ROOT)
+        output = hosts.smddprun(ranks, program, timeout=600, env=env, options=options)
+    else:
+        output = hosts.mpirun(ranks, program, timeout=600, env=env)
     rows = [json.loads(line) for line in output.splitlines() if line.startswith('{"case"')]
     return {row["case"]: row["med"] for row in rows}
 
@@ -130,17 +143,27 @@ def compare(ranks, rate, args):
 
     variants = [(library, setting) for library in args.libraries for setting in args.settings]
     found = {variant: {case: [] for case in args.cases} for variant in variants}
+    elastic = {variant: {case: [] for case in args.cases} for variant in variants}
     by_sockets = []
     with Hosts(len(ranks), rate=rate) as hosts:
         for _ in range(args.rounds):
             for variant in variants:
                 for case, seconds in run_job(hosts, ranks, variant, args).items():
                     found[variant][case].append(seconds)
+                if args.elastic:
+                    for case, seconds in run_job(hosts, ranks, variant, args, elastic=True).items():
+                        elastic[variant][case].append(seconds)
             if args.sockets and ranks == [1, 1]:
                 by_sockets.append(run_sockets(hosts, args))
     for case in args.cases:
         for variant in variants:
-            print_row(ranks, rate, case, " ".join(variant).strip(), found[variant][case])
+            name, own = " ".join(variant).strip(), elastic[variant][case]
+            print_row(ranks, rate, case, name, found[variant][case])
+            if own:
+                print_row(ranks, rate, case, f"{name} elastic", own)
+                ratios = [a / b for a, b in zip(own, found[variant][case], strict=True)]
+                middle = f"{statistics.median(ratios):.3f}"
+                print(f"elastic: {middle}x ({min(ratios):.3f}-{max(ratios):.3f})", flush=True)
     if by_sockets:
         print_row(ranks, rate, "resnet50", "plain sockets", by_sockets)
 
@@ -170,6 +193,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=5, help="of each case, at least")
     parser.add_argument("--seconds", type=float, default=1.0, help="of each case, at least")
     parser.add_argument("--sockets", action="store_true", help="measure plain sockets too")
+    parser.add_argument("--elastic", action="store_true", help="measure elastic jobs too")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
