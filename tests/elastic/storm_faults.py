@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from storm_job import FENCE_SECONDS, MOST, TIMEOUT_SECONDS
+from storm_job import FENCE_SECONDS, MOST, TIMEOUT_SECONDS, HangError
 
 KINDS = {}  # name -> (function, meaning)
 
@@ -143,6 +143,17 @@ def kill_in_commit(job, chosen):
     order = job.order("commit", victim, chosen.choice([0.0, chosen.uniform(0, 0.01)]))
     _, at = job.ordered(order)
     return after_loss(job, at, ranks)
+
+
+@kind("notice", "SIGTERM to a rank: it leaves when the ranks next commit; nothing is done twice")
+def notice(job, chosen):
+    """Nobody's collectives fail."""
+    ranks, (victim,) = job.members(), choose(job, chosen)
+    at = job.signal(victim, signal.SIGTERM)
+    seconds = after_loss(job, at, ranks)
+    if victim in job.lost() or any(job.found(slot, "lost", at) for slot in ranks):
+        raise HangError(f"slot {victim} was lost, though it could have left")
+    return seconds
 
 
 # ---- newcomers ----------------------------------------------------------------------------------

@@ -107,13 +107,7 @@ class Job:
 
     def is_alive(self, slot: int) -> bool:
         """Whether its process has not ended; a stopped one has not."""
-        try:
-            stat = pathlib.Path(f"/proc/{self.pid(slot)}/stat").read_text()
-            command = pathlib.Path(f"/proc/{self.pid(slot)}/cmdline").read_bytes()
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        ours = b"storm_training.py" in command or b"fork_server.py" in command
-        return stat.rpartition(")")[2].split()[0] != "Z" and ours
+        return launcher.runs(self.pid(slot), "storm_training.py", "fork_server.py")
 
     def settled(self, size: int | None = None) -> bool:
         """Whether the members of the last call are alive, and all have stepped in it."""

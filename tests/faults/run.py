@@ -88,13 +88,7 @@ class Outcome:
 
 def _is_alive(pid: int) -> bool:
     """Whether a rank of ours still runs under that number (mpirun has not collected a zombie)."""
-    try:
-        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    ours = b"worker.py" in command or b"fork_server.py" in command
-    return stat.rpartition(")")[2].split()[0] != "Z" and ours
+    return launcher.runs(pid, "worker.py", "fork_server.py")
 
 
 class Watch(threading.Thread):

@@ -75,12 +75,15 @@ def of_environment(name, value) -> list:
     return found
 
 
-def runs(pid) -> bool:
-    """Whether a process has not ended yet."""
+def runs(pid, *scripts) -> bool:
+    """Whether a process has not ended yet, and runs one of the scripts if there are any."""
     try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        command = pathlib.Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
         return False
+    ours = not scripts or any(script in command for script in scripts)
+    return stat.rpartition(")")[2].split()[0] != "Z" and ours
 
 
 def _signal_ranks(folder, number) -> None:

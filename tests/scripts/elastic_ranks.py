@@ -2,8 +2,8 @@
 
     smddprun -np 3 --min-np 2 python tests/scripts/elastic_ranks.py FOLDER loop 1@7 3+9
 
-In slot 1 the process ends itself with SIGKILL before step 7 (of step -1: before the training), and
-the ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it
+In slot 1 the process ends itself with SIGKILL before step 7 (-1: before the training), and the
+ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it
 raises an exception, with all!7 every one does. With 1~7 it is late for step 7 by more than
 SMDDP_TIMEOUT_SECONDS, with 1~~7 each time that this step comes. 1#7 leaves a file of that name in
 FOLDER. Each rank that ends well leaves a line of JSON there.

@@ -162,7 +162,10 @@ void PrepareLastWords(const std::string& lines) {
 
 bool SaidLastWords() { return said; }
 
-void AskBeforeTermination(GoesOn ask) { goes_on = ask; }
+void AskBeforeTermination(GoesOn ask) {
+  goes_on = ask;
+  if (ask == nullptr) UnwatchTermination();
+}
 bool MayGoOnAfterTermination() { return goes_on != nullptr; }
 bool GoesOnAfterTermination() {
   GoesOn ask = goes_on;
@@ -171,6 +174,7 @@ bool GoesOnAfterTermination() {
 
 void UnwatchTermination() {
   PrepareLastWords("");
+  if (goes_on != nullptr) return;  // the next job's monitor asks, if the signal comes in between
   struct sigaction current = {};
   sigaction(SIGTERM, nullptr, &current);
   if (current.sa_handler != OnTermination) return;

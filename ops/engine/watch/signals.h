@@ -23,7 +23,7 @@ using GoesOn = int (*)();
 void AskBeforeTermination(GoesOn ask);
 bool GoesOnAfterTermination();
 bool MayGoOnAfterTermination();
-// Restores SIGTERM's default action, if the handler is still ours.
+// Restores SIGTERM's default action, if the handler is still ours and no `ask` is there.
 void UnwatchTermination();
 
 // ---- SIGINT: the handler tells the monitor, and calls the one that was there before -------------

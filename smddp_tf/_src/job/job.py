@@ -243,6 +243,7 @@ def shutdown() -> None:
       False
     """
     _leave(_failed)
+    native.core().smddp_ask_before_termination(None)
     forget_sets_from(0)
 
 
