@@ -286,8 +286,7 @@ class LocalSteps(_distribution.ReductionState):
             return []
         found = [*self.state.anchors, self.state.steps]
         for optimizer in self.state.outer_optimizers:
-            listed = optimizer.variables
-            found += list(listed if isinstance(listed, (list, tuple)) else listed())
+            found += _outer_state.variables_of(optimizer)
         return found
 
     def not_exchanged(self) -> list:

@@ -1,7 +1,7 @@
 """What ranks that train locally keep between two exchanges, besides their own weights.
 
-It is a Keras layer, set as an attribute of the optimizer. So Keras writes it into its files, and
-tf.train.Checkpoint into its own; who loads them without this library does not notice.
+It is a Keras layer, set as an attribute of the optimizer, so Keras writes it into its files. Who
+loads them without this library does not notice.
 """
 
 import functools
@@ -45,6 +45,12 @@ def fragments_of(sizes: list, count: int) -> list:
     return found
 
 
+def variables_of(optimizer: Any) -> list:
+    """The variables of an optimizer, which is a property or a method."""
+    variables = optimizer.variables
+    return list(variables if isinstance(variables, (list, tuple)) else variables())
+
+
 @functools.cache
 def _kind(package: str) -> type:
     """The class for optimizers of this Keras, which its own files hold."""
@@ -78,8 +84,12 @@ def _kind(package: str) -> type:
             """A file that was written without this state starts a new round from its weights."""
             if store.keys():
                 super().load_own_variables(store)
-            else:
-                self.steps.assign(0)
+                return
+            self.steps.assign(0)
+            for optimizer in self.outer_optimizers:
+                for variable in variables_of(optimizer):
+                    if tuple(variable.shape):  # not iterations and rates
+                        variable.assign(tf.zeros_like(tf.convert_to_tensor(variable)))
 
     return OuterState
 
