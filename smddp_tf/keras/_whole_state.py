@@ -26,10 +26,12 @@ _UNGATHERED = (
 _NOT_SLOTS = ("_variables", "_trainable_variables", "_accumulated_gradients")
 
 
-def divided_slots(optimizer: Any) -> dict[int, int]:
-    """The slots of divided variables: id() of the tf.Variable -> the place of its variable."""
-    shards = _distribution.of(optimizer).shards
-    count = len(shards.variables)
+def _slots(optimizer: Any) -> dict[int, int]:
+    """The slots of variables: id() of the tf.Variable -> the place of its variable.
+
+    Keras's updates find them by that place, in a list for each kind of slot.
+    """
+    count = len(_distribution.of(optimizer).shards.variables)
     lists = [
         value
         for name, value in vars(optimizer).items()
@@ -39,8 +41,31 @@ def divided_slots(optimizer: Any) -> dict[int, int]:
         id(raw(slot)): i
         for slots in lists
         for i, slot in enumerate(slots)
-        if hasattr(slot, "assign") and shards.is_divided(i)
+        if hasattr(slot, "assign")
     }
+
+
+def divided_slots(optimizer: Any) -> dict[int, int]:
+    """Those of the slots that are of divided variables; see _slots()."""
+    shards = _distribution.of(optimizer).shards
+    return {key: i for key, i in _slots(optimizer).items() if shards.is_divided(i)}
+
+
+def require_known_slots(optimizer: Any) -> None:
+    """Rejects an optimizer with variables of which nothing tells whose they are.
+
+    Raises:
+      ValueError: they could not be saved.
+    """
+    known = set(_slots(optimizer))
+    known |= {id(raw(one)) for one in getattr(optimizer, "_accumulated_gradients", ())}
+    for variable in optimizer.variables:
+        if variable.shape.rank and id(raw(variable)) not in known:
+            raise ValueError(
+                f"shard_state=True cannot divide {type(optimizer).__name__}: nothing tells which "
+                f"weight its variable {variable.path!r} belongs to. Keep slots in lists with one "
+                "for each variable, in the order of build(), as Keras's optimizers do"
+            )
 
 
 def _gathered(optimizer: Any, shards: Any, root_rank: int) -> Any:

@@ -4,10 +4,12 @@ Gradients are accumulated, reduced and clipped as without it. Only what touches 
 rank's pieces: decay, update, moving averages. The weights are gathered after each.
 """
 
+import functools
+import importlib
 from typing import Any
 
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf.keras import _whole_state
+from smddp_tf.keras import _distribution, _whole_state
 from smddp_tf.keras._distribution import ATTRIBUTE, Hook
 from smddp_tf.keras._shards import Shards, raw
 
@@ -64,6 +66,7 @@ class _Build(Hook):
         optimizer._trainable_variables_indices.clear()
         for i, variable in enumerate(shards.variables):
             optimizer._trainable_variables_indices[optimizer._var_key(variable)] = i
+        _whole_state.require_known_slots(optimizer)
 
     def _is_kept(self, variable) -> bool:
         overwritten = getattr(variable, "overwrite_with_gradient", False)
@@ -166,8 +169,33 @@ _HOOKS = {
 }
 
 
+def _hook_h5() -> None:
+    """Keras writes .h5 files from the optimizer's variables, and asks no method that we hook."""
+    module: Any = importlib.import_module("keras.src.legacy.saving.legacy_h5_format")
+    if hasattr(module, "_smddp_hooked"):
+        return
+    save = module.save_optimizer_weights_to_hdf5_group
+
+    @functools.wraps(save)
+    def save_whole(group, optimizer):
+        distribution, inner = _distribution.of(optimizer), _distribution.innermost(optimizer)
+        if distribution is None or distribution.shards is None or not inner.built:
+            return save(group, optimizer)
+        if inner is not optimizer:
+            raise RuntimeError(
+                "an optimizer with shard_state=True in a LossScaleOptimizer cannot be saved as "
+                ".h5; save as .keras"
+            )
+        _whole_state.saved_variables(distribution)
+        return save(group, distribution.whole)
+
+    module._smddp_hooked = True
+    module.save_optimizer_weights_to_hdf5_group = save_whole
+
+
 def install(optimizer: Any, distribution: Any) -> None:
     """Installs the hooks, and divides the state of an optimizer that has one already."""
+    _hook_h5()
     distribution.shards = Shards(distribution.options.process_set, is_elementwise(optimizer))
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import h5py
 import numpy as np
 import tensorflow as tf
 from checks import WAYS, raises
@@ -83,8 +84,24 @@ def _trained(make, wrap, shard: bool):
     return [v.numpy() for v in variables], sum(v.numpy().nbytes for v in divisible)
 
 
+def _more_ranks_than_rows():
+    """A rank that updates nothing takes its steps all the same."""
+    ends = []
+    for shard in (False, True):
+        weight = keras.Variable(tf.range(5.0), name="weight")
+        optimizer = kinds.AdamW(0.1, use_ema=True)
+        hvd.DistributedOptimizer(optimizer, shard_state=shard)
+        for _ in range(3):
+            optimizer.apply([tf.fill([5], 1.0 + rank)], [weight])
+        optimizer.finalize_variable_values([weight])
+        ends.append(weight.numpy())
+        assert int(optimizer.iterations) == 3
+    assert np.array_equal(*ends), ends
+
+
 def equal_bits(ways, names, largest):
     """Divided and undivided training end with the same bits; no rank has more than its part."""
+    _more_ranks_than_rows()
     shares = {}
     for way in ways:
         wrap = (lambda f: f) if way == "eager" else WAYS[way]
@@ -108,7 +125,8 @@ def _model():
 
 def _compiled(optimizer, model=None, shard=True):
     model = model or _model()
-    model.compile(hvd.DistributedOptimizer(optimizer, shard_state=shard), "mse", jit_compile=False)
+    wrapped = hvd.DistributedOptimizer(optimizer, shard_state=shard)
+    model.compile(wrapped, keras.losses.MeanSquaredError(), jit_compile=False)
     return model
 
 
@@ -168,8 +186,18 @@ def _checkpoints(model, folder):
     resumed = _compiled(restored, other)
     assert _same(_fit(model).get_weights(), _fit(resumed).get_weights())
 
+    old = str(pathlib.Path(folder, "old.h5"))
+    with hvd.whole_state(optimizer) as whole:
+        if rank == 0:
+            model.save(old)
+            with h5py.File(old) as file:
+                group = file["optimizer_weights"]
+                saved = [group[name][()] for name in group.attrs["weight_names"]]
+            assert _same([v.numpy() for v in whole.variables], saved)
+
     for save in (
         lambda: model.save(str(pathlib.Path(folder, f"refused{rank}.keras"))),
+        lambda: model.save(str(pathlib.Path(folder, f"refused{rank}.h5"))),
         lambda: tf.train.Checkpoint(optimizer=optimizer).write(path + "refused"),
     ):
         with raises(RuntimeError, "is divided among the ranks (shard_state=True)"):
@@ -181,6 +209,14 @@ def files(folder):
     _saved_is_whole(folder, "mixed_float16")
     _checkpoints(_saved_is_whole(folder, "float32"), folder)
     report()
+
+
+class _InADict(kinds.SGD):
+    """Keeps its slots by name."""
+
+    def build(self, variables):
+        super().build(variables)
+        self.more = {v.name: self.add_variable_from_reference(v, "more") for v in variables}
 
 
 class _Own(kinds.SGD):
@@ -200,6 +236,9 @@ def refusals():
     ):
         with raises(ValueError, message):
             hvd.DistributedOptimizer(make(), shard_state=True)
+    with raises(ValueError, "which weight its variable", "/a_more' belongs to"):
+        optimizer = hvd.DistributedOptimizer(_InADict(0.1), shard_state=True)
+        optimizer.build([keras.Variable(tf.ones([3]), name="a")])
     with raises(TypeError, "shard_state=1 is not True or False"):
         hvd.DistributedOptimizer(kinds.SGD(0.1), shard_state=1)
     with raises(ValueError, "with sync_every each rank has its own; give one of the two"):
