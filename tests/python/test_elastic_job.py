@@ -188,12 +188,12 @@ def test_too_few_ranks_for_too_long(tmp_path):
     script = tmp_path / "hosts.sh"
     script.write_text("#!/bin/sh\nexit 1\n")
     script.chmod(0o755)
-    words = ["-np", 2, "--host-discovery-script", script, "--elastic-timeout", 2]
+    words = ["-np", 2, "--host-discovery-script", script, "--elastic-timeout", 10]
     with Job(tmp_path, *words) as job:
         job.reaches(1, [0, 1])
         job.kill(0)
         output = job.ends(128 + signal.SIGKILL)
-    assert "smddprun: after --elastic-timeout 2, 1 rank can train, and --min-np is 2" in output
+    assert "smddprun: after --elastic-timeout 10, 1 rank can train, and --min-np is 2" in output
     assert output.count("hosts.sh: it ended with exit code 1\n") == 1
 
 
