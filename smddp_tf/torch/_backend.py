@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch.distributed
 from torch.distributed import DistBackendError, ProcessGroupGloo
 
 from smddp_tf._src.job import basics, config, job, process_sets
+from smddp_tf.torch import _store
 from smddp_tf.torch._group import NAME, SmddpProcessGroup
 
 
@@ -21,7 +23,7 @@ def _check_world(rank: int, size: int) -> None:
         raise DistBackendError(
             f"smddp: torch.distributed has rank {rank} of {size}, but the launcher's job has rank "
             f"{basics.rank()} of {basics.size()}. Start the script with `smddprun -np {size} "
-            "python train.py`, and leave out rank= and world_size=; torchrun starts no job of MPI"
+            "python train.py`, and leave out rank= and world_size="
         )
 
 
@@ -40,7 +42,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
     ranks = list(options.global_ranks_in_group)
     if not ranks:  # the default group
         config.set_timeout(options.timeout.total_seconds())
-        job.init()
+        if _store.starts_alone(os.environ, size):
+            _store.begin(options.store, rank, size)
+        job.init()  # which has no effect then
         _check_world(rank, size)
         ranks = list(range(size))
     number = _process_set(ranks)

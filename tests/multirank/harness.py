@@ -17,8 +17,11 @@ import sys
 import hung
 
 # As the launcher counts, so that they are known before init() and after shutdown().
-rank = int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ.get("PMI_RANK") or 0)
-size = int(os.environ.get("OMPI_COMM_WORLD_SIZE") or os.environ.get("PMI_SIZE") or 1)
+_RANK, _SIZE = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"], ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+if "TORCHELASTIC_RUN_ID" in os.environ:
+    _RANK, _SIZE = ["RANK"], ["WORLD_SIZE"]
+rank = int(next((os.environ[name] for name in _RANK if name in os.environ), 0))
+size = int(next((os.environ[name] for name in _SIZE if name in os.environ), 1))
 OUT: pathlib.Path  # the folder of the test
 
 

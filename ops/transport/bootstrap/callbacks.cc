@@ -62,8 +62,8 @@ class CallbackBootstrap : public Bootstrap {
 
   Status Restrict(int, int, const Problem&) override {
     return {Code::kUsage,
-            "init(comm=...) is not available in an elastic job, whose ranks come and go; leave it "
-            "out"};
+            "a job that has no MPI cannot be divided; leave out init(comm=...), and unset "
+            "SMDDP_SINGLE_PROCESS"};
   }
 
   Status BetweenNodes() const override { return {}; }

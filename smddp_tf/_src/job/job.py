@@ -14,6 +14,7 @@ from typing import Any
 
 from smddp_tf._src.job import agreement, basics, config, native, rendezvous
 from smddp_tf._src.job.adding_sets import add_process_set, forget_sets_from, suspend_sets
+from smddp_tf._src.job.bootstrap import Bootstrap, Exchange
 from smddp_tf._src.job.enums import Code
 from smddp_tf._src.job.process_sets import (
     ProcessSet,
@@ -28,6 +29,7 @@ from smddp_tf.errors import InitError
 _init_lock = threading.RLock()  # reset callbacks, which reconnect() calls, may call init()
 _exit_hooks_installed = False
 _failed = False
+_bootstrap: Bootstrap | None = None  # of init_with(): the core calls its functions
 
 
 def _note_failure(previous: Any) -> Any:
@@ -218,16 +220,35 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         else:
             code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *_terms())
             _check_start(code)
-        if basics.mpi_enabled() or rendezvous.is_elastic():
-            config.mark_rank()
-
-        _install_exit_hooks()
-        native.core().smddp_ask_before_interrupts(_may_interrupt)
+        _begun(has_peers=basics.mpi_enabled() or rendezvous.is_elastic())
         if not rendezvous.is_elastic():
             text = ", ".join(str(process_set.ranks) for process_set in wanted)
             check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
         for process_set in wanted:
             add_process_set(process_set)
+
+
+def init_with(rank: int, size: int, exchange: Exchange) -> None:
+    """init() of ranks that find each other without MPI.
+
+    Raises:
+      InitError: the ranks cannot be connected, or their settings are invalid or differ.
+    """
+    global _bootstrap
+    with _init_lock:
+        if basics.is_initialized():
+            return
+        _refuse_child()
+        _bootstrap = Bootstrap(rank, size, exchange)
+        _check_start(native.core().smddp_init_with(ctypes.byref(_bootstrap), *_terms()))
+        _begun(has_peers=True)
+
+
+def _begun(has_peers: bool) -> None:
+    if has_peers:
+        config.mark_rank()
+    _install_exit_hooks()
+    native.core().smddp_ask_before_interrupts(_may_interrupt)
 
 
 def shutdown() -> None:

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import ctypes
 import dataclasses
 import functools
-import hashlib
-import hmac
 import os
 import select
 import socket
@@ -22,34 +19,13 @@ import time
 from typing import Any
 
 from smddp_tf._src.job import config
+from smddp_tf._src.job.bootstrap import Bootstrap
 from smddp_tf._src.job.signed import NONCE_BYTES, Codec, give_up_silence
 from smddp_tf.errors import InitError
 
 _CONNECT_SECONDS = 30
 _TEST_SECONDS = 0.005  # how long a test of an allgather waits for messages
 _GONE = "smddprun, which started this rank, has ended"
-
-_Start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_Test = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_Fail = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_char_p)
-_Why = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-_Sign = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-
-
-class Bootstrap(ctypes.Structure):
-    """Mirrors smddp_bootstrap in ops/capi/smddp.h."""
-
-    _fields_ = (
-        ("rank", ctypes.c_int32),
-        ("size", ctypes.c_int32),
-        ("context", ctypes.c_void_p),
-        ("start", _Start),
-        ("test", _Test),
-        ("fail", _Fail),
-        ("why", _Why),
-        ("host", ctypes.c_char_p),
-        ("sign", _Sign),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +78,6 @@ class Rendezvous:
         self._alone = False
         self._gathers = 0
         self._gathered: dict[int, bytes] = {}
-        self._said = ctypes.create_string_buffer(b"")
         self._send({"do": "join", "slot": slot})
         os.register_at_fork(after_in_child=self._leave_to_parent)
 
@@ -234,54 +209,46 @@ class Rendezvous:
         with self._lock, contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
-    # ---- smddp_bootstrap ------------------------------------------------------------------------
+    # ---- Exchange -------------------------------------------------------------------------------
 
-    def _start(self, send: int, size: int) -> int:
+    def start(self, block: bytes) -> None:
+        """Begins an allgather."""
         self._gathers += 1
         if self._alone:
-            self._gathered[self._gathers] = ctypes.string_at(send, size)
-            return 0
-        data = base64.b64encode(ctypes.string_at(send, size)).decode()
+            self._gathered[self._gathers] = block
+            return
+        data = base64.b64encode(block).decode()
         epoch = self._place.epoch
         self._send({"do": "gather", "epoch": epoch, "number": self._gathers, "data": data})
-        return -1 if self._over else 0
 
-    def _test(self, receive: int, size: int) -> int:
+    def blocks(self) -> bytes | None:
+        """The blocks of all ranks, once smddprun has sent them."""
         if not self._alone:
             self._receive(_TEST_SECONDS)
-        blocks = self._gathered.pop(self._gathers, None)
-        if blocks is not None and len(blocks) == size:
-            ctypes.memmove(receive, blocks, size)
-            return 1
-        return -1 if self._void or self._over or blocks is not None else 0
+        return self._gathered.pop(self._gathers, None)
 
-    def _fail(self, text: str) -> None:
+    def fail(self, text: str) -> None:
+        """Tells the other ranks that this one cannot start."""
         self._send({"do": "fail", "epoch": self._place.epoch, "why": text})
 
-    def _why(self) -> int:
+    def why(self) -> str:
+        """Why the ranks of the epoch can no longer start together; "" if they can."""
         self._receive(0)
-        self._said = ctypes.create_string_buffer((self._void or self._over).encode())
-        return ctypes.addressof(self._said)
+        return self._void or self._over
 
-    def _sign(self, data: int, size: int, signature: int) -> None:
-        own = hmac.digest(self._secret, ctypes.string_at(data, size), hashlib.sha256)
-        ctypes.memmove(signature, own, len(own))
+    def host(self) -> str:
+        """The address by which others may reach this host."""
+        return self._host
+
+    def secret(self) -> bytes:
+        """The job's."""
+        return self._secret
 
     def bootstrap(self, place: Place) -> Bootstrap:
         """What smddp_init_with() takes; kept here, since it holds functions."""
         self._alone = place.size == 1
         self._gathers, self._gathered = 0, {}  # all ranks count from here
-        self._bootstrap = Bootstrap(
-            place.rank,
-            place.size,
-            None,
-            _Start(lambda _, send, size: self._start(send, size)),
-            _Test(lambda _, receive, size: self._test(receive, size)),
-            _Fail(lambda _, text: self._fail(text.decode(errors="replace"))),
-            _Why(lambda _: self._why()),
-            self._host.encode(),
-            _Sign(lambda _, data, size, signature: self._sign(data, size, signature)),
-        )
+        self._bootstrap = Bootstrap(place.rank, place.size, self)
         return self._bootstrap
 
 
