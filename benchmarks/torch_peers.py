@@ -81,7 +81,8 @@ def main():
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--only", default="", help="lines whose name contains this")
+    options = parser.parse_args()
     dist.init_process_group("smddp")
     torch.set_num_threads(1)
     groups = [dist.group.WORLD, dist.new_group(backend="gloo")]
@@ -90,16 +91,19 @@ def main():
         ranks, cores = dist.get_world_size(), os.cpu_count()
         print(f"PyTorch {torch.__version__}, {ranks} ranks, {cores} cores, load {load:.1f}\n")
         print("| what | smddp | gloo | gloo's time over smddp's (quartiles) |\n|---|---|---|---|")
+
+    def line(name, functions, times):
+        if options.only in name:
+            compare(name, functions, times, options.rounds)
+
     for size in SIZES:
         tensor = torch.zeros(size // 4)
         functions = [lambda g=group, t=tensor: dist.all_reduce(t, group=g) for group in groups]
-        name = f"all_reduce of {size >> 10} KiB"
-        compare(name, functions, max(2, min(300, BUDGET // size)), rounds)
+        line(f"all_reduce of {size >> 10} KiB", functions, max(2, min(300, BUDGET // size)))
     for make in (perceptron, convolutions):
         functions = [steps(make, group) for group in groups]
         weights = sum(one.numel() for one in make()[0].parameters())
-        name = f"DDP step, {make.__name__}, {weights / 1e6:.1f} million weights"
-        compare(name, functions, 6, rounds)
+        line(f"DDP step, {make.__name__}, {weights / 1e6:.1f} million weights", functions, 6)
     dist.destroy_process_group()
 
 
