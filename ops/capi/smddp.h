@@ -166,10 +166,11 @@ enum smddp_dtype {  // TensorFlow's values
 
 // How ranks match their operations.
 enum smddp_matching {
-  SMDDP_IN_ORDER = 0,  // in program order
+  SMDDP_IN_ORDER = 0,  // in program order, one at a time: several at once are matched by name
   // In order, unless names differ: then several threads may have called.
   SMDDP_IN_ORDER_OR_BY_NAME = 1,
   SMDDP_BY_NAME = 2,
+  SMDDP_SEVERAL_IN_ORDER = 3,  // in program order, any number at once; names need not differ
 };
 
 // Where the tensors of a request are, of all ranks alike.

@@ -32,7 +32,8 @@ static_assert(Equal(ReduceOp::kAverage, SMDDP_AVERAGE) && Equal(ReduceOp::kSum, 
               Equal(ReduceOp::kMax, SMDDP_MAX) && Equal(ReduceOp::kProduct, SMDDP_PRODUCT));
 static_assert(Equal(Matching::kInOrder, SMDDP_IN_ORDER) &&
               Equal(Matching::kPerhaps, SMDDP_IN_ORDER_OR_BY_NAME) &&
-              Equal(Matching::kByName, SMDDP_BY_NAME));
+              Equal(Matching::kByName, SMDDP_BY_NAME) &&
+              Equal(Matching::kSeveralInOrder, SMDDP_SEVERAL_IN_ORDER));
 static_assert(Equal(DType::kFloat32, SMDDP_FLOAT32) && Equal(DType::kFloat64, SMDDP_FLOAT64) &&
               Equal(DType::kInt32, SMDDP_INT32) && Equal(DType::kUint8, SMDDP_UINT8) &&
               Equal(DType::kInt16, SMDDP_INT16) && Equal(DType::kInt8, SMDDP_INT8) &&
@@ -68,7 +69,7 @@ bool IsEnginesOp(int32_t value) {
 }
 
 bool IsMatching(int32_t value) {
-  return value == SMDDP_IN_ORDER || value == SMDDP_IN_ORDER_OR_BY_NAME || value == SMDDP_BY_NAME;
+  return value >= SMDDP_IN_ORDER && value <= SMDDP_SEVERAL_IN_ORDER;
 }
 
 // ---- requests -----------------------------------------------------------------------------------

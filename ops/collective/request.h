@@ -33,9 +33,12 @@ enum class ReduceOp : int { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax 
 
 // How an operation is matched with its counterparts on the other ranks.
 enum class Matching : int {
-  kInOrder = 0,  // all ranks request the same operations in the same order
-  kPerhaps = 1,  // in order, unless names differ: then several threads may have called
-  kByName = 2,   // in the order of the first rank of the set
+  // All ranks request the same operations in the same order, one at a time: several at once are of
+  // several threads, and are matched by name.
+  kInOrder = 0,
+  kPerhaps = 1,         // in order, unless names differ: then several threads may have called
+  kByName = 2,          // in the order of the first rank of the set
+  kSeveralInOrder = 3,  // in order, any number at once; names need not differ
 };
 
 struct TensorArg {

@@ -53,13 +53,14 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   operation->ready = NowSeconds();
   std::lock_guard<std::mutex> lock(mutex_);
   Matching matching = operation->request.matching;
+  const bool has_order = in_plan_order_ || matching == Matching::kSeveralInOrder;
   // With a single thread, an operation has completed before the next one is enqueued.
-  if (!in_plan_order_ && !(queue_.empty() && background_.empty())) {
+  if (!has_order && !(queue_.empty() && background_.empty())) {
     matching = Matching::kByName;
     if (ambiguous_.ok() && HasOneLike(operation->request))
       ambiguous_ = TwoOfAName(operation->request);
   }
-  resources_.threads |= matching != Matching::kInOrder;
+  resources_.threads |= matching == Matching::kPerhaps || matching == Matching::kByName;
   follows_ |= matching == Matching::kByName;
   queue_.push_back(std::move(operation));
 }

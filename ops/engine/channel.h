@@ -2,10 +2,11 @@
 //
 // Operations run one at a time, in the order in which they were enqueued, which must be the same on
 // every rank. One that goes on in the background (Collective::InBackground: the devices run it)
-// lets the next one begin. Where no such order exists (TF1 sessions, several threads), ranks match
-// operations by name: the first rank of the set runs them as they arrive, and the header of its
-// first chunk carries the key (a hash of the name) of the operation that the others run next.
-// Between nodes, the first rank of each node gets the key in a header exchange
+// lets the next one begin. Several may be enqueued at once if the caller says that they are in
+// program order (Matching::kSeveralInOrder). Where no such order exists (TF1 sessions, several
+// threads), ranks match operations by name: the first rank of the set runs them as they arrive, and
+// the header of its first chunk carries the key (a hash of the name) of the operation that the
+// others run next. Between nodes, the first rank of each node gets the key in a header exchange
 // (collective/header_exchange.h) beforehand.
 //
 // A rank that did not know that it has to follow finds out by a mismatch of names

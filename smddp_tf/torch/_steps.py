@@ -2,8 +2,10 @@
 
 Its return value is the collective's result. What it refers to stays alive until it has ended.
 
-Each collective of a group has a number, by which the ranks match their requests. So several may be
-under way, and two ranks that call different ones get an error that shows both.
+The ranks match their requests in the order of calls; several may be under way. Each collective of a
+group also has a number, so two ranks that call different ones get an error that shows both. What a
+collective requests later goes by that number, as its place in the order differs between ranks; so
+does what other threads than the main one call.
 """
 
 from __future__ import annotations
@@ -31,6 +33,12 @@ _numbers = itertools.count(1)
 _pending: dict[int, Pending] = {}  # requests of which the core has not told yet
 
 
+def _order_of_calls() -> Matching:
+    """Which of a thread's calls all ranks make in the same order."""
+    in_main = threading.current_thread() is threading.main_thread()
+    return Matching.SEVERAL_IN_ORDER if in_main else Matching.IN_ORDER_OR_BY_NAME
+
+
 class Collective:
     """One collective, for requests and messages.
 
@@ -38,19 +46,24 @@ class Collective:
       what: the name of the function that was called.
       name: by which ranks match it; no other that is under way has it.
       process_set: the core's number of the ranks.
-      matching: in which order; by default that of calls, as long as one is under way at a time.
+      matching: in which order; by default that of calls.
     """
 
     def __init__(
-        self, what: str, name: str, process_set: int, matching: Matching = Matching.IN_ORDER
+        self, what: str, name: str, process_set: int, matching: Matching | None = None
     ) -> None:
-        self.what, self._set, self._matching = what, process_set, matching
+        self.what, self._set = what, process_set
+        self._matching = _order_of_calls() if matching is None else matching
         self._name = name.encode()
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
         request.name, request.process_set, request.matching = self._name, self._set, self._matching
         return ctypes.byref(request)
+
+    def goes_on(self) -> None:
+        """What it requests from now on has no place in the order of calls."""
+        self._matching = Matching.BY_NAME
 
     def error(self, message: str) -> DistBackendError:
         """The exception for a failure that the core tells of."""
@@ -107,7 +120,9 @@ class Pending(Work):
         error: Exception | None = None
         try:
             if code == Code.OK:
-                self._post(next(self._steps))
+                request = next(self._steps)
+                self._collective.goes_on()
+                self._post(request)
                 return
             error = self._collective.error(message)
         except StopIteration as end:

@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "check.h"
 #include "core/deadline.h"
@@ -39,6 +41,12 @@ bool EndsSoon(const std::function<void()>& call, std::atomic<bool>* open) {
   if (!soon) *open = true;
   caller.join();
   return soon;
+}
+
+Request InOrder(float* value) {
+  Request request = Sum(value, "one name");
+  request.matching = Matching::kSeveralInOrder;
+  return request;
 }
 
 Request ByName(float* value, const std::string& name) {
@@ -150,5 +158,65 @@ TEST(OperationsThatEndWithAFailureOfTheirChannelAreGivenUp) {
     EXPECT(!Everybody(*communicator)->Run(Sum(&value, "x")).ok());
     if (rank == 0) EXPECT_EQ(cell.given_up.load(), uint64_t{1});
     communicator->Leave(true);
+  });
+}
+
+TEST(SeveralOperationsOfOneNameAreMatchedInProgramOrder) {
+  constexpr int kOperations = 40;
+  for (int nodes : {1, 2}) {
+    Wires wires(4, nodes);
+    RunRanks(4, [&](int rank) {
+      auto communicator = Connect(&wires, rank);
+      auto everybody = Everybody(*communicator);
+      std::vector<float> values(kOperations);
+      std::atomic<int> ended{0};
+      for (int i = 0; i < kOperations; ++i) {
+        // Each rank is late at another one, so that some have many under way.
+        if (i % 8 == rank) ::usleep(5000);
+        values[i] = static_cast<float>((i + 1) * (rank + 1));
+        auto operation = std::make_unique<Operation>();
+        operation->request = InOrder(&values[i]);
+        operation->done = [&ended](const Status& status) {
+          EXPECT(status.ok(), status.message());
+          ++ended;
+        };
+        everybody->Post(std::move(operation));
+      }
+      for (Deadline limit(30); ended < kOperations && !limit.Passed();) ::usleep(1000);
+      ASSERT(ended == kOperations, std::to_string(ended.load()));
+      for (int i = 0; i < kOperations; ++i) EXPECT_EQ(values[i], static_cast<float>(10 * (i + 1)));
+      // Those that are run one at a time go on in the same order.
+      float value = 1;
+      EXPECT(everybody->Run(InOrder(&value)).ok());
+      EXPECT_EQ(value, 4.0f);
+      communicator->Leave(false);
+    });
+  }
+}
+
+TEST(OperationsInProgramOrderThatDifferAreAMismatchOnAllRanks) {
+  Wires wires(2, 1);
+  RunRanks(2, [&](int rank) {
+    auto communicator = Connect(&wires, rank);
+    auto everybody = Everybody(*communicator);
+    std::vector<float> values{1, 1, 1};
+    std::vector<Status> results(2);
+    std::atomic<int> ended{0};
+    for (int i = 0; i < 2; ++i) {
+      auto operation = std::make_unique<Operation>();
+      operation->request = InOrder(&values[i]);
+      if (i == 0 && rank == 1) operation->request.op = ReduceOp::kMax;
+      operation->done = [&, i](const Status& status) {
+        results[i] = status;
+        ++ended;
+      };
+      everybody->Post(std::move(operation));
+    }
+    for (Deadline limit(30); ended < 2 && !limit.Passed();) ::usleep(1000);
+    ASSERT(ended == 2, std::to_string(ended.load()));
+    EXPECT(results[0].code() == Code::kMismatch, results[0].message());
+    EXPECT(results[1].ok(), results[1].message());
+    EXPECT_EQ(values[1], 2.0f);
+    communicator->Leave(false);
   });
 }

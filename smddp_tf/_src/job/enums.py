@@ -32,6 +32,7 @@ class Matching(enum.IntEnum):
     IN_ORDER = 0
     IN_ORDER_OR_BY_NAME = 1
     BY_NAME = 2
+    SEVERAL_IN_ORDER = 3
 
 
 class Memory(enum.IntEnum):
