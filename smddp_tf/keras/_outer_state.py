@@ -71,14 +71,23 @@ def _kind(package: str) -> type:
                 )
                 for i, variable in enumerate(variables)
             ]
-            self.steps = self.add_weight(
-                name="steps", shape=(), dtype="int64", initializer="zeros", trainable=False
-            )
+            # A list, as anchors and optimizers are: tf.train.Checkpoint sees all of them, or none
+            # in Keras 3. The steps of a round without its anchors would be wrong.
+            self.counters = [
+                self.add_weight(
+                    name="steps", shape=(), dtype="int64", initializer="zeros", trainable=False
+                )
+            ]
             self.outer_optimizers = [make_optimizer() for _ in fragments]
             for indices, optimizer in zip(fragments, self.outer_optimizers, strict=True):
                 build = getattr(optimizer, "build", None) or optimizer._create_all_weights
                 build([self.anchors[i] for i in indices])
             self.built = True
+
+        @property
+        def steps(self) -> Any:
+            """How many steps there were since all weights were equal."""
+            return self.counters[0]
 
         def load_own_variables(self, store: Any) -> None:
             """A file that was written without this state starts a new round from its weights."""
