@@ -16,11 +16,14 @@ from smddp_tf.keras._shards import raw
 
 tf = tensorflow()
 
+_RESTORE_BEFORE = (
+    "to restore a tf.train.Checkpoint, restore the optimizer on every rank before it is wrapped"
+)
 _UNGATHERED = (
     "the state of this optimizer is divided among the ranks (shard_state=True), and this rank has "
     "only its part. Before rank 0 saves, all ranks must gather it: `with hvd.whole_state(optimizer)"
     ":` around what saves, or in fit() hvd.callbacks.GatherState() before the callback that does. "
-    "To restore a tf.train.Checkpoint, restore the optimizer on every rank before it is wrapped"
+    f"{_RESTORE_BEFORE[0].upper()}{_RESTORE_BEFORE[1:]}"
 )
 # Lists with something for each variable that are not slots, or not of a part of it.
 _NOT_SLOTS = ("_variables", "_trainable_variables", "_accumulated_gradients")
@@ -197,6 +200,18 @@ class TrackableChildren(Hook):
         if distribution.whole is None:
             raise RuntimeError(_UNGATHERED)
         return distribution.whole._trackable_children(save_type, **options)
+
+
+class LookupDependency(Hook):
+    """What a tf.train.Checkpoint restores into; what whole_state() has gathered is thrown away."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.distribution.whole is not None:
+            raise RuntimeError(
+                f"hvd.whole_state() is for saving, and what is restored in it is lost: "
+                f"{_RESTORE_BEFORE}"
+            )
+        return self.original(*args, **kwargs)
 
 
 def divide_built(optimizer: Any) -> None:

@@ -166,6 +166,7 @@ _HOOKS = {
     "save_own_variables": _whole_state.SaveOwnVariables,
     "load_own_variables": _whole_state.LoadOwnVariables,
     "_trackable_children": _whole_state.TrackableChildren,
+    "_lookup_dependency": _whole_state.LookupDependency,
 }
 
 

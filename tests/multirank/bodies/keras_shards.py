@@ -178,6 +178,8 @@ def _checkpoints(model, folder):
         assert (whole is not None) == (rank == 0)
         if rank == 0:
             tf.train.Checkpoint(model=model, optimizer=optimizer).write(path)
+            with raises(RuntimeError, "what is restored in it is lost: to restore"):
+                tf.train.Checkpoint(optimizer=optimizer).read(path)
     hvd.barrier()
     other = _model()
     restored = kinds.Adam(0.01)
