@@ -19,6 +19,16 @@ def adopt_ranks() -> None:
     os.environ.update(torch_variables.of_rank(os.environ))
 
 
+def attempt() -> str:
+    """Which of torchrun's attempts to run the script this is, from 0."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
+def master() -> str:
+    """The host of rank 0; "" if it is not set."""
+    return os.environ.get("MASTER_ADDR", "")
+
+
 def _free_address() -> str:
     """This host's name, and a port that is free."""
     host = "127.0.0.1" if basics.cross_size() == 1 else socket.gethostname()

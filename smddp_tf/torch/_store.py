@@ -13,6 +13,7 @@ from typing import Any
 
 from smddp_tf._src.job import job, rendezvous
 from smddp_tf.launch import torch_variables
+from smddp_tf.torch import _environment
 
 _NAP_SECONDS = 0.002
 _LOOPBACK = "127.0.0.1"
@@ -47,7 +48,7 @@ class _StoreExchange:
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
         # torchrun's store has what the processes of earlier attempts have left.
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        attempt = _environment.attempt()
         self._prefix = f"smddp/{attempt}/{next(_jobs)}"
         self._gathers = 0
         self._failure = f"{self._prefix}/failure"
@@ -97,7 +98,7 @@ class _StoreExchange:
     def host(self) -> str:
         """The address by which this host reaches rank 0's, or, on that one, others."""
         own = _LOOPBACK
-        for other in (os.environ.get("MASTER_ADDR", _LOOPBACK), _ELSEWHERE):
+        for other in (_environment.master() or _LOOPBACK, _ELSEWHERE):
             with contextlib.suppress(OSError):  # a host without a network needs none
                 own = _own_address(other)
             if not ipaddress.ip_address(own).is_loopback:
