@@ -39,7 +39,7 @@ VENV_RAY := .venv-ray
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
-# So many tests at a time: half of a test is waiting. Each as soon as another has ended.
+# So many tests at a time, which keeps two cores busy. Each as soon as another has ended.
 TESTS_AT_A_TIME ?= 2
 PARALLEL = -n $(TESTS_AT_A_TIME) --dist load --maxschedchunk 1
 # The venv's cmake and ninja come before any other.

@@ -5,6 +5,7 @@ Kerases; with --short each of these takes one of them, and those marked `thoroug
 """
 
 import pathlib
+import re
 import sys
 import zlib
 
@@ -30,13 +31,16 @@ def pytest_configure():
     shared.session()
 
 
+_VERSIONS = re.compile(r"tf2\.\d+|keras[23]|tf_keras")  # as the fixtures of multirank name them
+
+
 def _version(item) -> str:
     """The TensorFlow or Keras that an item is for; "" if there are not several."""
     return next(
         (
             value
             for value in getattr(getattr(item, "callspec", None), "params", {}).values()
-            if isinstance(value, str) and value.startswith(("tf2.", "keras", "tf_keras"))
+            if isinstance(value, str) and _VERSIONS.fullmatch(value)
         ),
         "",
     )

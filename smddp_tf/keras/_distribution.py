@@ -244,6 +244,17 @@ def of(optimizer):
     return of(inner) if found is None and inner is not None else found
 
 
+def raw(variable: Any) -> Any:
+    """The tf.Variable inside a Keras 3 variable."""
+    return getattr(variable, "_value", variable)
+
+
+def own_variables(optimizer: Any) -> list:
+    """The variables of an optimizer, which is a property or a method."""
+    variables = optimizer.variables
+    return list(variables if isinstance(variables, (list, tuple)) else variables())
+
+
 def package_of(optimizer) -> str:
     """The Keras whose optimizer this is: the module that has its layers, optimizers and so on."""
     modules = [

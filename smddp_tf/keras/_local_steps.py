@@ -106,6 +106,11 @@ def rounds_of(
             f"sync_every={sync_every} needs a Keras optimizer; {type(optimizer).__name__} of "
             "tf.compat.v1 runs in sessions too, where nothing orders the exchanges"
         )
+    if delay and rendezvous.is_elastic():
+        raise ValueError(
+            f"fragment_sync_delay={delay} in an elastic job, whose ranks may change while an "
+            "exchange is under way: leave it out, or start a job of fixed ranks"
+        )
     package = _distribution.package_of(optimizer)
     if outer is None:
         kinds = importlib.import_module(f"{package}.optimizers")
@@ -244,6 +249,7 @@ class LocalSteps(_distribution.ReductionState):
 
         Raises:
           ValueError: there are fewer variables than fragments, or others than in the first call.
+          NotImplementedError: fragment_sync_delay is set, in jit_compile=True.
           RuntimeError: in a graph for TF1 sessions.
         """
         if in_session():
@@ -256,11 +262,6 @@ class LocalSteps(_distribution.ReductionState):
                 "fragment_sync_delay hands weights to a thread, which jit_compile=True cannot; "
                 "compile without jit, or leave the delay out"
             )
-        if self.rounds.delay and rendezvous.is_elastic():
-            raise NotImplementedError(
-                "fragment_sync_delay in an elastic job: its ranks may change while an exchange "
-                "is under way. Leave the delay out, or start a job of fixed ranks"
-            )
         exchanged = [variable for variable in variables if not self.is_local(variable)]
         if self.state is not None:
             known = {identity(variable) for variable in self.variables}
@@ -270,7 +271,9 @@ class LocalSteps(_distribution.ReductionState):
                     "give it all variables in the first call, or each set an optimizer of its own"
                 )
             return
-        sizes = [one.shape.num_elements() * one.dtype.size for one in _raw(exchanged)]
+        sizes = [
+            one.shape.num_elements() * one.dtype.size for one in map(_distribution.raw, exchanged)
+        ]
         self._fragments = _outer_state.fragments_of(sizes, self.rounds.fragments)
         self.variables = exchanged
         inner = _distribution.innermost(optimizer)
@@ -286,7 +289,7 @@ class LocalSteps(_distribution.ReductionState):
             return []
         found = [*self.state.anchors, self.state.steps]
         for optimizer in self.state.outer_optimizers:
-            found += _outer_state.variables_of(optimizer)
+            found += _distribution.own_variables(optimizer)
         return found
 
     def not_exchanged(self) -> list:
@@ -473,11 +476,6 @@ def _average_joined(differences: list, variables: list, options: ReduceOptions) 
         for i, piece in zip(indices, pieces, strict=True):
             results[i] = tf.reshape(piece, differences[i].shape)
     return results
-
-
-def _raw(variables: list) -> list:
-    """The tf.Variables inside Keras's."""
-    return [getattr(variable, "_value", variable) for variable in variables]
 
 
 def _restored(options: dict, rounds, passes, average_passes) -> LocalSteps:

@@ -10,6 +10,7 @@ from typing import Any
 
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.types import LoadedClass
+from smddp_tf.keras._distribution import own_variables
 
 tf = tensorflow()
 
@@ -43,12 +44,6 @@ def fragments_of(sizes: list, count: int) -> list:
         found[current].append(i)
         before += size
     return found
-
-
-def variables_of(optimizer: Any) -> list:
-    """The variables of an optimizer, which is a property or a method."""
-    variables = optimizer.variables
-    return list(variables if isinstance(variables, (list, tuple)) else variables())
 
 
 @functools.cache
@@ -96,7 +91,7 @@ def _kind(package: str) -> type:
                 return
             self.steps.assign(0)
             for optimizer in self.outer_optimizers:
-                for variable in variables_of(optimizer):
+                for variable in own_variables(optimizer):
                     if tuple(variable.shape):  # not iterations and rates
                         variable.assign(tf.zeros_like(tf.convert_to_tensor(variable)))
 

@@ -19,13 +19,9 @@ from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job import config
 from smddp_tf._src.job.process_sets import ProcessSet
 from smddp_tf._src.plan import shards as plan
+from smddp_tf.keras._distribution import raw
 
 tf = tensorflow()
-
-
-def raw(variable: Any) -> Any:
-    """The tf.Variable inside a Keras 3 variable."""
-    return getattr(variable, "_value", variable)
 
 
 class Shards:

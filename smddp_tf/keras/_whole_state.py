@@ -11,8 +11,7 @@ from smddp_tf._src.collectives.checks import check_root
 from smddp_tf._src.collectives.objects import allgather_object
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _distribution
-from smddp_tf.keras._distribution import Hook, ReductionState
-from smddp_tf.keras._shards import raw
+from smddp_tf.keras._distribution import Hook, ReductionState, raw
 
 tf = tensorflow()
 

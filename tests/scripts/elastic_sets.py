@@ -77,6 +77,12 @@ def train(state):
         state.commit()
 
 
+try:
+    optimizer = tf.keras.optimizers.SGD(0.1)
+    hvd.DistributedOptimizer(optimizer, sync_every=4, fragment_sync_delay=1)
+    raise AssertionError("an exchange would travel while ranks change")
+except ValueError as error:
+    assert "fragment_sync_delay=1 in an elastic job" in str(error), error
 assert slot < 3 or "until then it is alone" in error_of(pair)
 train(hvd.elastic.TensorFlowState([total], step=0))
 line = {"slot": slot, "seen": seen, "steps": steps, "total": int(total), "traces": len(traces)}

@@ -10,8 +10,8 @@ from typing import Any
 
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _distribution, _whole_state
-from smddp_tf.keras._distribution import ATTRIBUTE, Hook
-from smddp_tf.keras._shards import Shards, raw
+from smddp_tf.keras._distribution import ATTRIBUTE, Hook, raw
+from smddp_tf.keras._shards import Shards
 
 tf = tensorflow()
 
@@ -23,14 +23,10 @@ _ELEMENTWISE = frozenset(
 _KERAS_OWN = ("apply", "apply_gradients", "_backend_apply_gradients", "variables")
 
 
-def _package(kind: type) -> str:
-    return kind.__module__.split(".")[0]
-
-
 def is_elementwise(optimizer: Any) -> bool:
     """Whether the optimizer may update parts of variables: Keras's own classes, as they are."""
     kind = type(optimizer)
-    return _package(kind) == "keras" and kind.__name__ in _ELEMENTWISE
+    return kind.__module__.split(".")[0] == "keras" and kind.__name__ in _ELEMENTWISE
 
 
 def require_divisible(optimizer: Any) -> None:

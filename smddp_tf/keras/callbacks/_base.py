@@ -140,8 +140,7 @@ def variables_of(optimizer: Any) -> list[Variable]:
     With sync_every also those that ranks keep between exchanges; with shard_state=True without the
     slots that they have divided, which are other ones on each.
     """
-    variables = optimizer.variables
-    found = list(variables if isinstance(variables, (list, tuple)) else variables())
+    found = _distribution.own_variables(optimizer)
     # tf_keras keeps the dynamic loss scale outside `variables`.
     scale = getattr(optimizer, "_loss_scale", None)
     more = [getattr(scale, name, None) for name in ("_current_loss_scale", "_counter")]
