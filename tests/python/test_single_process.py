@@ -113,20 +113,23 @@ def test_another_backend_of_keras(before):
 
 
 def test_jobs_leave_no_memory_behind():
-    """init() and shutdown(), again and again, with collectives in between."""
+    """init() and shutdown(), again and again, with collectives in between.
+
+    What a job leaves behind grows in every round. What malloc() keeps for more threads does not.
+    """
 
     def resident() -> int:
         pages = pathlib.Path("/proc/self/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
-    def job():
-        hvd.init()
-        hvd.allreduce(tf.ones([1 << 20]))
-        hvd.shutdown()
+    def growth(jobs: int) -> int:
+        before = resident()
+        for _ in range(jobs):
+            hvd.init()
+            hvd.allreduce(tf.ones([1 << 20]))
+            hvd.shutdown()
+        return resident() - before
 
-    for _ in range(5):
-        job()
-    before = resident()
-    for _ in range(40):
-        job()
-    assert resident() - before < 20 << 20  # each has used 2 MiB
+    growth(jobs=5)
+    rounds = [growth(jobs=40) for _ in range(3)]
+    assert min(rounds) < 20 << 20, rounds  # each job has used 2 MiB
