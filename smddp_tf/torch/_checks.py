@@ -23,20 +23,25 @@ def _layout(tensor: torch.Tensor) -> str:
 
 
 def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
-    """Rejects what has no elements in this process's memory, and tensors of several dtypes.
+    """Rejects what has no elements in memory, and tensors of several dtypes or devices.
 
     Raises:
-      BadInputError: a tensor is sparse or on another device, or the dtypes differ.
+      BadInputError: a tensor is sparse or on no CPU or GPU, or dtypes or devices differ.
     """
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise BadInputError(
                 f"{what} takes dense tensors, not {tensor.layout}; give tensor.to_dense()"
             )
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise BadInputError(
-                f"{what} takes tensors on the CPU, not on {tensor.device}; give tensor.cpu(), or "
-                "use the backend nccl for GPUs"
+                f"{what} takes tensors on the CPU or a GPU, not on {tensor.device}; give "
+                "tensor.cpu()"
+            )
+        if tensor.device != tensors[0].device:
+            raise BadInputError(
+                f"{what} takes tensors on one device, not on {tensors[0].device} and "
+                f"{tensor.device}"
             )
         if tensor.dtype is not tensors[0].dtype:
             raise BadInputError(

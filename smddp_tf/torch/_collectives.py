@@ -24,10 +24,12 @@ from smddp_tf.torch._steps import Collective, Steps, start
 _unnamed: dict[str, Any] = collections.defaultdict(lambda: itertools.count(1))
 
 
-def begin(what: str, name: str | None, number: int, steps: Steps, wait: bool) -> Work:
+def begin(
+    what: str, name: str | None, number: int, steps: Steps, wait: bool, tensors: Any = None
+) -> Work:
     """Starts a collective on the process set with this number; by default named by its count."""
     name = f"{what}.{name}" if name else f"{what}.noname.{next(_unnamed[what])}"
-    return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait)
+    return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait, tensors)
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
@@ -116,7 +118,7 @@ def allreduce_async_(
     op = resolve_op(average, op)
     number = check_process_set(process_set).id
     steps = _first(_reduce([tensor.detach()], op, prescale_factor, postscale_factor))
-    return begin("allreduce", name, number, steps, wait=False)
+    return begin("allreduce", name, number, steps, wait=False, tensors=tensor)
 
 
 def allreduce_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work:
@@ -205,7 +207,7 @@ def _gather(tensor: torch.Tensor, ranks: int) -> Steps:
     _checks.check_dense([tensor], "allgather")
     rows = tensor.detach().contiguous()
     rows = rows.view(1) if rows.dim() == 0 else rows
-    own = torch.tensor([rows.shape[0], rows[:1].numel() if rows.shape[0] else -1])
+    own = torch.tensor([rows.shape[0], rows[:1].numel() if rows.shape[0] else -1], device="cpu")
     told = own.new_empty((ranks, 2))
     yield _requests.allgather(told, own)
     shapes = set(told[:, 1].tolist()) - {-1}
@@ -245,7 +247,8 @@ def allgather_async(
     """
     _no_gradient(tensor, "allgather")
     group = check_process_set(process_set)
-    return begin("allgather", name, group.id, _gather(tensor, group.size), wait=False)
+    steps = _gather(tensor, group.size)
+    return begin("allgather", name, group.id, steps, wait=False, tensors=tensor)
 
 
 def allgather(
@@ -261,11 +264,11 @@ def allgather(
 
 
 def _sent(tensors: list[Any], root: int) -> Steps:
-    """Sends tensors in place, those of a dtype together."""
-    by_dtype = collections.defaultdict(list)
+    """Sends tensors in place, those of a dtype on a device together."""
+    alike = collections.defaultdict(list)
     for tensor in tensors:
-        by_dtype[tensor.dtype].append(tensor.detach())
-    for same in by_dtype.values():
+        alike[tensor.dtype, tensor.device].append(tensor.detach())
+    for same in alike.values():
         order = _checks.in_place(same, "broadcast")
         yield _requests.broadcast(same, root, order)
     return tensors
@@ -309,7 +312,8 @@ def broadcast_async_(
     group = check_process_set(process_set)
     if root_rank not in group.ranks:
         raise ValueError(f"root_rank={root_rank} is not among the ranks {list(group.ranks)}")
-    return begin("broadcast", name, group.id, _first(_sent([tensor], root_rank)), wait=False)
+    steps = _first(_sent([tensor], root_rank))
+    return begin("broadcast", name, group.id, steps, wait=False, tensors=tensor)
 
 
 def broadcast_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work:
@@ -387,7 +391,7 @@ def _object_steps(value: Any, root: int, is_root: bool) -> Steps:
     payload = io.BytesIO()
     if is_root:
         torch.save(value, payload)
-    length = torch.tensor([payload.tell()])
+    length = torch.tensor([payload.tell()], device="cpu")
     yield _requests.broadcast([length], root)
     data = torch.frombuffer(bytearray(payload.getvalue() or length.item()), dtype=torch.uint8)
     yield _requests.broadcast([data], root)
@@ -434,7 +438,8 @@ def allgather_object(
     payload = io.BytesIO()
     torch.save(obj, payload)
     own = torch.frombuffer(bytearray(payload.getvalue()), dtype=torch.uint8)
-    sizes = allgather(torch.tensor([own.numel()]), name and f"{name}.sizes", process_set)
+    count = torch.tensor([own.numel()], device="cpu")
+    sizes = allgather(count, name and f"{name}.sizes", process_set)
     parts = allgather(own, name, process_set).split(sizes.tolist())
     assert len(parts) == group.size
     return [torch.load(io.BytesIO(part.numpy()), weights_only=False) for part in parts]

@@ -13,10 +13,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo, ReduceOp, Work
+from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from smddp_tf.torch import _checks, _dtypes, _requests
 from smddp_tf.torch._checks import BadInputError
+from smddp_tf.torch._point_to_point import PointToPoint
 from smddp_tf.torch._steps import Collective, Steps, numbered
 
 NAME = "smddp"
@@ -76,7 +77,7 @@ class SmddpProcessGroup(ProcessGroup):
         self._store, self._rank, self._ranks, self._label = store, rank, ranks, name
         self._set, self._timeout = process_set, timeout
         self._count = itertools.count(1)
-        self._gloo: Any = None
+        self._between_two: PointToPoint | None = None
 
     # ---- what torch.distributed asks
 
@@ -362,7 +363,7 @@ class SmddpProcessGroup(ProcessGroup):
     ) -> Steps:
         """An alltoall of ranks that know their own counts of elements only."""
         ranks = self.size()
-        own = torch.tensor([*sent, *received], dtype=torch.int64)
+        own = torch.tensor([*sent, *received], dtype=torch.int64, device="cpu")
         told = own.new_empty((ranks, 2, ranks))
         yield _requests.allgather(told, own)
         for source, target in itertools.product(range(ranks), repeat=2):
@@ -379,16 +380,13 @@ class SmddpProcessGroup(ProcessGroup):
         """Waits for all ranks."""
         yield _requests.barrier()
 
-    # ---- what the core does not have: gloo, whose ranks connect when they first need to
+    # ---- between two ranks
 
-    def _connections(self) -> Any:
-        if self._gloo is None:
-            options = ProcessGroupGloo._Options()
-            options._timeout = self._timeout
-            options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-            store = PrefixStore("p2p", self._store)
-            self._gloo = ProcessGroupGloo(store, self._rank, self.size(), options)
-        return self._gloo
+    def _connections(self) -> PointToPoint:
+        if self._between_two is None:
+            place = (self._store, self._rank, self.size())
+            self._between_two = PointToPoint(*place, self._timeout)
+        return self._between_two
 
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Sends a tensor to a rank of the group."""

@@ -19,12 +19,13 @@ _Tensors = list[torch.Tensor]
 
 
 def _buckets(parameters: _Tensors, limit: int) -> list[_Tensors]:
-    """Parameters whose gradients travel together: of one dtype, from the last to the first."""
+    """Parameters whose gradients travel together: of one dtype on one device, last ones first."""
     buckets: list[_Tensors] = []
     size = 0
     for one in reversed(parameters):
         bytes_of_one = one.numel() * one.element_size()
-        if not buckets or buckets[-1][0].dtype != one.dtype or size + bytes_of_one > limit:
+        alike = buckets and (buckets[-1][0].dtype, buckets[-1][0].device) == (one.dtype, one.device)
+        if not alike or size + bytes_of_one > limit:
             buckets.append([])
             size = 0
         buckets[-1].append(one)
@@ -126,7 +127,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     step() does not wait again: for a script that clips gradients in between.
 
     Args:
-      optimizer: of parameters on the CPU, in the same order on all ranks.
+      optimizer: of parameters in the same order on all ranks.
       named_parameters: model.named_parameters(); only checked.
       compression: Compression.none or .fp16.
       backward_passes_per_step: gradients of so many passes are summed before they are reduced.
@@ -172,7 +173,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     def reduce(gradients: _Tensors, name: str) -> Any:
         steps = _collectives.reduced(gradients, compression, kind, before, after)
-        return _collectives.begin("gradients", name, group.id, steps, wait=False)
+        return _collectives.begin("gradients", name, group.id, steps, False, gradients)
 
     _made += 1
     needed = [one for one in parameters if one.requires_grad]

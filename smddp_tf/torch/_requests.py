@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from smddp_tf._src.job.enums import Kind
+from smddp_tf._src.job.enums import Kind, Memory
 from smddp_tf._src.job.native import Request, Tensor
 from smddp_tf._src.job.reduce_op import ReduceOp
 from smddp_tf.torch._dtypes import BYTE, NUMBERS
@@ -38,6 +38,9 @@ def _request(
     request = Request(kind=kind, dtype=dtype, op=op, root=root, prescale=factor, postscale=1.0)
     request.num_tensors, request.tensors = len(parts), tensors
     request.parts = parts
+    if parts and parts[0][0].is_cuda:
+        request.memory = Memory.CUDA
+        request.stream = torch.cuda.current_stream(parts[0][0].device).cuda_stream
     if words:
         request.description = words.encode()
     if sizes is not None:

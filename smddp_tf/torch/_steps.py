@@ -23,7 +23,7 @@ from torch.distributed import DistBackendError, Work
 
 from smddp_tf._src.job import native
 from smddp_tf._src.job.enums import Code, Matching
-from smddp_tf.torch import _requests
+from smddp_tf.torch import _requests, _streams
 from smddp_tf.torch._checks import BadInputError
 
 Steps = Generator[native.Request, None, Any]
@@ -93,11 +93,24 @@ class Collective:
 
 
 class Pending(Work):
-    """A collective that goes on by itself."""
+    """A collective that goes on by itself.
 
-    def __init__(self, collective: Collective, steps: Steps, first: native.Request) -> None:
+    Args:
+      collective: for its requests and messages.
+      steps: which have yielded `first`.
+      first: its first request.
+      stream: of the GPU, in which the caller works.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        steps: Steps,
+        first: native.Request,
+        stream: torch.cuda.Stream | None = None,
+    ) -> None:
         super().__init__()
-        self._collective, self._steps = collective, steps
+        self._collective, self._steps, self._stream = collective, steps, stream
         self._result: Any = None
         self._error: Exception | None = None
         self._over = False
@@ -115,8 +128,12 @@ class Pending(Work):
         named = self._collective.named(request)
         native.core().smddp_post(named, _done, ctypes.c_void_p(number))
 
-    def _go_on(self, code: int, message: str) -> None:
+    def done(self, code: int, message: str) -> None:
         """A request is done. Called on any thread."""
+        with _streams.working_in(self._stream):
+            self._go_on(code, message)
+
+    def _go_on(self, code: int, message: str) -> None:
         error: Exception | None = None
         try:
             if code == Code.OK:
@@ -150,6 +167,7 @@ class Pending(Work):
         self._ended.release()
         if self._error is not None:
             raise self._error
+        _streams.follow(self._stream)
         return True
 
     def is_completed(self) -> bool:
@@ -178,11 +196,12 @@ class Pending(Work):
         late = False
         with self._guard:
             if self._future is None:
-                self._told = torch.futures.Future()
+                self._told = _streams.future(self._stream)
                 self._future = self._told.then(lambda _: self.result())
                 late = self._over
         if late:
-            self._told.set_result(None)
+            with _streams.working_in(self._stream):
+                self._told.set_result(None)
         return self._future
 
 
@@ -214,7 +233,7 @@ class Ended(Work):
 
     def get_future(self) -> Any:
         """A future that has the result."""
-        future = torch.futures.Future()
+        future = _streams.future(_streams.of(self._result))
         future.set_result(self._result)
         return future
 
@@ -222,11 +241,11 @@ class Ended(Work):
 @_Done
 def _done(number: int, code: int, message: bytes) -> None:
     text = message.decode(errors="replace") if code != Code.OK else ""
-    _pending.pop(number)._go_on(code, text)
+    _pending.pop(number).done(code, text)
 
 
-def start(collective: Collective, steps: Steps, asynchronous: bool) -> Work:
-    """Runs a collective's steps; unless asynchronous, to the end.
+def start(collective: Collective, steps: Steps, asynchronous: bool, tensors: Any) -> Work:
+    """Runs a collective's steps on tensors; unless asynchronous, to the end.
 
     Raises:
       BadInputError: no rank can take part; nothing was sent.
@@ -240,7 +259,7 @@ def start(collective: Collective, steps: Steps, asynchronous: bool) -> Work:
         collective.refuse(problem)
         raise
     if asynchronous:
-        return Pending(collective, steps, request)
+        return Pending(collective, steps, request, _streams.of(tensors))
     try:
         while True:
             collective.run(request)
@@ -263,7 +282,8 @@ def numbered(what: str) -> Callable[..., Any]:
             options = named.get("opts", arguments[-1] if arguments else None)
             asynchronous = getattr(options, "asyncOp", True) is not False
             collective = group.next_collective(what)
-            return start(collective, method(group, *arguments, **named), asynchronous)
+            steps = method(group, *arguments, **named)
+            return start(collective, steps, asynchronous, [*arguments, *named.values()])
 
         return call
 

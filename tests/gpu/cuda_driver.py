@@ -12,6 +12,7 @@ import numpy as np
 
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_WORD = 16  # bytes
 
 
 @functools.cache
@@ -60,7 +61,10 @@ class Array:
         self._gpu, self.dtype, self.shape = gpu, elements.dtype, elements.shape
         self.nbytes = elements.nbytes
         self._memory = ctypes.c_void_p()
-        call("cuMemAlloc_v2", ctypes.byref(self._memory), ctypes.c_size_t(shift + self.nbytes + 1))
+        # Whole words: NCCL's broadcast reads those around the bytes that it sends (seen by
+        # compute-sanitizer, 2.28).
+        size = ctypes.c_size_t((shift + self.nbytes) // _WORD * _WORD + _WORD)
+        call("cuMemAlloc_v2", ctypes.byref(self._memory), size)
         self.address = self._memory.value + shift
         self.write(elements)
 

@@ -1,0 +1,75 @@
+"""What the core does not have: sending between two ranks, by gloo.
+
+Ranks connect when they first need to. gloo reads and writes the host's memory only, so tensors on a
+GPU pass through it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import PrefixStore, ProcessGroupGloo, Work
+
+
+class _ThroughHost(Work):
+    """Receives into the host's memory; wait() brings it to the GPU."""
+
+    def __init__(self, work: Work, pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        super().__init__()
+        self._work, self._pairs = work, pairs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Waits for the sender, and enqueues the copy in the caller's stream."""
+        done = self._work.wait() if timeout is None else self._work.wait(timeout)
+        pairs, self._pairs = self._pairs, []
+        with torch.no_grad():
+            for target, received in pairs:
+                target.copy_(received)
+        return done
+
+    def is_completed(self) -> bool:
+        """Whether wait() would return at once."""
+        return self._work.is_completed()
+
+    def source_rank(self) -> int:
+        """The sender, after recv_anysource()."""
+        return self._work._source_rank()
+
+    _source_rank = source_rank
+
+
+class PointToPoint:
+    """The connections of a group's rank.
+
+    Args:
+      store: of the group.
+      rank, size: this process's place in it.
+      timeout: of a message.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        options = ProcessGroupGloo._Options()
+        options._timeout = timeout
+        options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
+        self._gloo = ProcessGroupGloo(PrefixStore("p2p", store), rank, size, options)
+
+    def send(self, tensors: Any, dst: int, tag: int) -> Work:
+        """Sends a list of one tensor."""
+        return self._gloo.send([tensor.detach().cpu() for tensor in tensors], dst, tag)
+
+    def recv(self, tensors: Any, src: int, tag: int) -> Work:
+        """Receives into a list of one tensor."""
+        return self._into(tensors, lambda host: self._gloo.recv(host, src, tag))
+
+    def recv_anysource(self, tensors: Any, tag: int) -> Work:
+        """Receives from any rank."""
+        return self._into(tensors, lambda host: self._gloo.recv_anysource(host, tag))
+
+    @staticmethod
+    def _into(tensors: Any, receive: Any) -> Work:
+        if not any(tensor.is_cuda for tensor in tensors):
+            return receive(tensors)
+        host = [torch.empty_like(tensor, device="cpu") for tensor in tensors]
+        return _ThroughHost(receive(host), list(zip(tensors, host, strict=True)))

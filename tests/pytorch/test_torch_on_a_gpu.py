@@ -1,0 +1,53 @@
+"""Tensors on a GPU: what is tested on the CPU, by NCCL and by the host."""
+
+import functools
+import sys
+
+import launcher
+import pytest
+import torch_job
+
+GPU = "import torch; torch.zeros(1, device='cuda')"
+CALLS = {
+    "collectives": [
+        ["ranks_collectives", name, {}]
+        for name in ("reductions", "many_at_once", "moves", "exchanges", "between_two")
+    ],
+    "groups": [["ranks_collectives", name, {}] for name in ("groups", "functional")],
+    "DDP": [["ranks_training", "data_parallel", {}]],
+    "Horovod's names": [["ranks_horovod", "collectives", {}], ["ranks_horovod", "training", {}]],
+}
+
+
+@functools.cache
+def _why_not() -> str:
+    code, output, _ = launcher.run_command([sys.executable, "-c", GPU], timeout=120)
+    return "" if code == 0 else output.strip().splitlines()[-1]
+
+
+@pytest.fixture(params=["required", "off"])
+def nccl(request):
+    """SMDDP_NCCL, on a machine whose GPU PyTorch can use."""
+    torch_job.need_torch()
+    if _why_not():
+        pytest.skip(f"PyTorch has no GPU here: {_why_not()}")
+    return request.param
+
+
+def _run(tmp_path, name, ranks, nccl, **arguments):
+    env = {"SMDDP_NCCL": nccl, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    job = torch_job.run(tmp_path, "ranks_on_a_gpu", name, ranks, env, timeout=240, **arguments)
+    return job.check(ranks)
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_what_is_tested_on_the_cpu(tmp_path, nccl, calls):
+    """All tensors are on the GPU, and NCCL runs what it can if it may."""
+    for result in _run(tmp_path, "run", 2, nccl, calls=CALLS[calls]).values():
+        assert (result["nccl_collectives"] > 0) == (nccl == "required"), result
+
+
+@pytest.mark.parametrize("body", ["late_streams", "devices_differ"])
+def test_streams_and_devices(tmp_path, nccl, body):
+    """Behind late kernels; and errors where devices differ."""
+    _run(tmp_path, body, 2, nccl)
