@@ -51,44 +51,84 @@ Channel::Channel(ChannelResources resources, const Selector* selector, FlightRec
 
 void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   operation->ready = NowSeconds();
-  std::lock_guard<std::mutex> lock(mutex_);
-  Matching matching = operation->request.matching;
+  std::lock_guard<std::mutex> lock(inbox_mutex_);
+  inbox_.push_back(std::move(operation));
+  pending_.fetch_add(1, std::memory_order_release);
+  // Before the caller's Pump() tries the lock: who has it then looks again when it lets go.
+  has_mail_.store(true, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+void Channel::TakeIn() {
+  while (has_mail_.load(std::memory_order_acquire)) {
+    {
+      std::lock_guard<std::mutex> lock(inbox_mutex_);
+      queue_.splice(queue_.end(), inbox_, inbox_.begin());
+      has_mail_.store(!inbox_.empty(), std::memory_order_relaxed);
+    }
+    ChooseMatching(*queue_.back());
+  }
+}
+
+// For an operation at the end of the queue.
+void Channel::ChooseMatching(const Operation& operation) {
+  Matching matching = operation.request.matching;
   const bool has_order = in_plan_order_ || matching == Matching::kSeveralInOrder;
   // With a single thread, an operation has completed before the next one is enqueued.
-  if (!has_order && !(queue_.empty() && background_.empty())) {
+  if (!has_order && queue_.size() + background_.size() > 1) {
     matching = Matching::kByName;
-    if (ambiguous_.ok() && HasOneLike(operation->request))
-      ambiguous_ = TwoOfAName(operation->request);
+    if (ambiguous_.ok() && HasOneLike(operation)) ambiguous_ = TwoOfAName(operation.request);
   }
   resources_.threads |= matching == Matching::kPerhaps || matching == Matching::kByName;
   follows_ |= matching == Matching::kByName;
-  queue_.push_back(std::move(operation));
 }
 
-bool Channel::HasOneLike(const Request& request) const {
-  return !request.has_joined() &&
-         std::any_of(queue_.begin(), queue_.end(), [&](const auto& operation) {
-           const Request& other = operation->request;
-           return !other.has_joined() && other.Key() == request.Key();
-         });
+void Channel::Move(Queue* queue, const Status& outcome, Finished* finished) {
+  finished->emplace_back(nullptr, outcome);  // if memory runs out here, it stays in the queue
+  finished->back().first = std::move(queue->front());
+  RemoveFirst(queue);
 }
 
-bool Channel::Pump() {
+void Channel::RemoveFirst(Queue* queue) {
+  queue->pop_front();
+  pending_.fetch_sub(1, std::memory_order_release);
+}
+
+bool Channel::HasOneLike(const Operation& operation) const {
+  const Request& request = operation.request;
+  return !request.has_joined() && std::any_of(queue_.begin(), queue_.end(), [&](const auto& other) {
+    return other.get() != &operation && !other->request.has_joined() &&
+           other->request.Key() == request.Key();
+  });
+}
+
+bool Channel::Pump(bool* busy) {
+  bool other = false;
+  bool moved = PumpOnce(&other);
+  if (busy != nullptr) *busy = other;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // Whose thread could not get the lock meanwhile, and may sleep by now.
+  while (has_mail_.load(std::memory_order_seq_cst) && PumpOnce(&other)) moved = true;
+  return moved;
+}
+
+bool Channel::PumpOnce(bool* busy) {
   Finished finished;
   bool moved = false, first = false;
   Status broken;
   {
     std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-    if (!lock.owns_lock()) return false;
+    *busy = !lock.owns_lock();
+    if (*busy) return false;
     first = failure_.ok();
     try {
       while (failure_.ok() && (AdvanceBackground(&finished) | AdvanceFront(&finished)))
         moved = true;
     } catch (const std::exception& error) {
-      failure_ = OutOf(error);
+      SetFailure(OutOf(error));
       if (!queue_.empty()) BreakIn(*queue_.front(), &failure_);
     }
-    if (!queue_.empty() || !background_.empty() || !finished.empty()) broken = failure_;
+    if (!Idle() || !finished.empty()) broken = failure_;
   }
   if (!broken.ok()) {
     // Before FailPending(), which may take a while, and before Complete(), whose callbacks shall
@@ -108,13 +148,13 @@ bool Channel::AdvanceBackground(Finished* finished) {
   oldest->steps += progress == Progress::kSome;
   if (progress != Progress::kDone) return progress == Progress::kSome;
   Status status = Finish(oldest, NowSeconds());
-  finished->emplace_back(std::move(background_.front()), status);
-  background_.pop_front();
+  Move(&background_, status, finished);
   resources_.in_background = background_.size();
   return true;
 }
 
 bool Channel::AdvanceFront(Finished* finished) {
+  TakeIn();
   if (queue_.empty() || !failure_.ok()) return false;
   if (!ambiguous_.ok()) {
     Status status = ambiguous_;
@@ -146,8 +186,7 @@ bool Channel::AdvanceFront(Finished* finished) {
     if (status.code() == Code::kOutOfTurn) return true;
     EndTurn(now);
   }
-  finished->emplace_back(std::move(queue_.front()), status);
-  queue_.pop_front();
+  Move(&queue_, status, finished);
   return true;
 }
 
@@ -155,8 +194,7 @@ bool Channel::MoveToBackground() {
   bool moves = queue_.front()->collective->InBackground() && background_.size() < kMostInBackground;
   if (!moves) return false;
   EndTurn(NowSeconds());
-  background_.push_back(std::move(queue_.front()));
-  queue_.pop_front();
+  background_.splice(background_.end(), queue_, queue_.begin());
   resources_.in_background = background_.size();
   return true;
 }
@@ -166,15 +204,20 @@ void Channel::FailPending(Finished* finished) {
       .given_up.store(1, std::memory_order_release);
   // Peers see it before anything that is written to the tensors once they are handed back.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  {
+    std::lock_guard<std::mutex> lock(inbox_mutex_);
+    queue_.splice(queue_.end(), inbox_);
+    has_mail_.store(false, std::memory_order_relaxed);
+  }
   for (Queue* pending : {&background_, &queue_}) {
-    for (auto& operation : *pending) {
+    while (!pending->empty()) {
+      Operation* operation = pending->front().get();
       if (operation->collective != nullptr) {
         operation->collective->Abort();
         recorder_->Finish(operation->record, "failed", NowSeconds());
       }
-      finished->emplace_back(std::move(operation), failure_);
+      Move(pending, failure_, finished);
     }
-    pending->clear();
   }
   resources_.in_background = 0;
 }
@@ -189,11 +232,11 @@ bool Channel::FindTurn(Status* failure) {
   if (next == queue_.end() && resources_.shm->rank() != 0 && queue_.front()->request.has_joined()) {
     // This joined rank enqueued its part in another rank's operation; drop it and serve the first
     // rank's instead.
-    queue_.pop_front();
+    RemoveFirst(&queue_);
     return false;
   }
   if (next == queue_.end()) return WaitedForTurn();
-  std::rotate(queue_.begin(), next, next + 1);
+  queue_.splice(queue_.begin(), queue_, next);
   key_known_ = false;
   return true;
 }
@@ -277,7 +320,12 @@ void Channel::BreakIn(const Operation& operation, Status* status) {
   int rank = resources_.topology->JobRank(resources_.topology->local_rank);
   *status =
       status->Within("rank " + std::to_string(rank) + " failed in " + operation.request.Title());
-  failure_ = *status;
+  SetFailure(*status);
+}
+
+void Channel::SetFailure(const Status& failure) {
+  failure_ = failure;
+  broken_now_.store(true, std::memory_order_release);
 }
 
 void Channel::Trace(const Operation& operation, bool failed, double now) const {
@@ -321,12 +369,7 @@ void Channel::Complete(Finished* finished) const {
 Channel::Glance Channel::Look() const {
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
   if (!lock.owns_lock()) return {};
-  return {true, queue_.empty() && background_.empty(), resources_.threads};
-}
-
-bool Channel::Idle() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return queue_.empty() && background_.empty();
+  return {true, Idle(), resources_.threads};
 }
 
 Status Channel::Failure() const {
@@ -338,7 +381,7 @@ void Channel::Fail(const Status& failure, Endings* endings) {
   auto finished = std::make_shared<Finished>();
   std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_.ok()) return;
-  failure_ = failure;
+  SetFailure(failure);
   FailPending(finished.get());
   endings->emplace_back([this, finished] { Complete(finished.get()); });
 }
@@ -447,6 +490,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedChannel* joined) {
   std::lock_guard<std::mutex> lock(mutex_);
   joined->run = 0;
   SlotHeader begun;
+  TakeIn();
   if (!queue_.empty() || !failure_.ok() || !FindBegun(tickets, joined, &begun)) return false;
   auto operation = std::make_unique<Operation>();
   operation->request = JoinedRequest(begun, *resources_.topology, &operation->memory);
@@ -456,6 +500,7 @@ bool Channel::EnqueueJoined(uint64_t tickets, JoinedChannel* joined) {
   operation->done = [](const Status&) {};  // the rank that began it gets the error
   joined->run = begun.run;
   queue_.push_back(std::move(operation));
+  pending_.fetch_add(1, std::memory_order_release);
   return true;
 }
 

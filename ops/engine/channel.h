@@ -13,12 +13,14 @@
 // (Code::kOutOfTurn) and runs the operation again. If no rank is known to use threads, it waits for
 // the named operation for kTurnSeconds only, after which the mismatch is an error.
 //
-// Any thread may call Pump(); the channel never blocks one, except on its own lock while another
-// thread pumps.
+// Any thread may call Pump(); the channel never blocks one. Nor does Enqueue(), while another
+// thread pumps: operations wait in an inbox of their own, from which the thread that pumps takes
+// them.
 #pragma once
 
-#include <deque>
+#include <atomic>
 #include <functional>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -90,15 +92,18 @@ class Channel {
 
   // Never calls `done`; the caller must call Pump() afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
-  // Makes all progress that is possible without blocking. Returns true if there was any.
-  bool Pump();
-  bool Idle() const;
+  // Makes all progress that is possible without blocking. Returns true if there was any. *busy, if
+  // given, becomes true if another thread pumps.
+  bool Pump(bool* busy = nullptr);
+  // Whether there are no operations. Does not wait for a thread that pumps.
+  bool Idle() const { return pending_.load(std::memory_order_acquire) == 0; }
   // For the monitor: as much as can be seen if nobody holds the channel for some 20 ms.
   struct Glance {
     bool seen = false, idle = false, by_name = false;
   };
   Glance Look() const;
-  // If not OK, the channel is broken and Pump() completes every operation with this status.
+  // Whether Pump() completes every operation with Failure(). Does not wait for a thread that pumps.
+  bool IsBroken() const { return broken_now_.load(std::memory_order_acquire); }
   Status Failure() const;
   // For a joined rank, in the join round that ends at `tickets` (ShmGroup::TakeJoinTicket): if
   // peers have begun an operation, enqueues this rank's part in it and returns true.
@@ -120,7 +125,15 @@ class Channel {
 
  private:
   using Finished = std::vector<std::pair<std::unique_ptr<Operation>, Status>>;
-  using Queue = std::deque<std::unique_ptr<Operation>>;
+  using Queue = std::list<std::unique_ptr<Operation>>;  // to move one takes no memory
+  bool PumpOnce(bool* busy);
+  // To be called with the lock: appends what is in the inbox to the queue.
+  void TakeIn();
+  void ChooseMatching(const Operation& operation);
+  // Moves the first operation of a queue to those that have ended.
+  void Move(Queue* queue, const Status& outcome, Finished* finished);
+  void RemoveFirst(Queue* queue);
+  void SetFailure(const Status& failure);
   // These return whether there was progress.
   bool AdvanceBackground(Finished* finished);
   bool AdvanceFront(Finished* finished);
@@ -130,7 +143,7 @@ class Channel {
   // yet known or has not arrived.
   bool FindTurn(Status* failure);
   // Whether another operation of the same name is pending.
-  bool HasOneLike(const Request& request) const;
+  bool HasOneLike(const Operation& operation) const;
   bool WaitedForTurn();
   bool NextKey(uint64_t* key, Status* failure);
   bool AskFirstNode(uint64_t* key, Status* failure);
@@ -156,7 +169,12 @@ class Channel {
   uint64_t known_key_ = 0;
   const Broken broken_;
   uint64_t sequence_ = 0;
-  double turn_ended_ = 0;  // that of the last operation, in seconds
+  double turn_ended_ = 0;   // that of the last operation, in seconds
+  std::mutex inbox_mutex_;  // held for moments only, and last
+  Queue inbox_;
+  std::atomic<bool> has_mail_{false};
+  std::atomic<int> pending_{0};  // operations in the inbox, the queue and the background
+  std::atomic<bool> broken_now_{false};
   mutable std::mutex mutex_;
   Queue queue_;
   Queue background_;  // begun before the front of the queue; they end in this order

@@ -113,12 +113,16 @@ void RankSet::Post(std::unique_ptr<Operation> operation) {
     if (state->exchange(kDone) == kUnattended) --unattended_;
     done(status);
   };
+  // What a GPU does ends when the GPU has come to it, which may need what this thread enqueues
+  // next.
+  const bool on_host = operation->request.device == nullptr;
   direct_.Enqueue(std::move(operation));
   Waiter waiter = MakeWaiter();
+  bool busy = false;  // then another thread sees to it, which this one would only slow down
   do {
-    if (direct_.Pump()) waiter.Reset();
+    if (direct_.Pump(&busy)) waiter.Reset();
     if (state->load() == kDone) return;
-  } while (waiter.Linger());
+  } while (on_host && !busy && waiter.Linger());
   // This may be one of a few threads, and if all of them blocked, their peers could wait forever.
   ++unattended_;
   if (state->exchange(kUnattended) == kDone) {
@@ -249,16 +253,19 @@ Status RankSet::BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run) {
 }
 
 void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation) {
-  bool small = operation->request.bytes() <= kInlineBytes;
+  const Request& request = operation->request;
+  bool small = request.bytes() <= kInlineBytes && request.device == nullptr;
   plans_.Arrive(run, bucket, std::move(operation));
   if (small) {
     double until = NowSeconds() + spin_seconds_;
-    bool moved = true;
-    while (!gradients_.Idle() && (moved || NowSeconds() < until)) moved = gradients_.Pump();
+    bool moved = true, busy = false;
+    while (!gradients_.Idle() && !busy && (moved || NowSeconds() < until)) {
+      moved = gradients_.Pump(&busy);
+    }
     if (gradients_.Idle()) return;
   }
   // On a broken channel there may be no progress thread, and Pump() only completes operations.
-  while (!gradients_.Failure().ok() && !gradients_.Idle()) gradients_.Pump();
+  while (gradients_.IsBroken() && !gradients_.Idle()) gradients_.Pump();
   WakeProgress();
 }
 

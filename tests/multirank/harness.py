@@ -26,8 +26,11 @@ OUT: pathlib.Path  # the folder of the test
 
 
 def report(**values) -> None:
-    """Leaves this rank's results for the test."""
-    (OUT / f"rank{rank}.json").write_text(json.dumps(values))
+    """Leaves this rank's results for the test; whole, though the rank may be killed meanwhile."""
+    path = OUT / f"rank{rank}.json"
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(values))
+    part.replace(path)
 
 
 def without_init(body):

@@ -243,7 +243,7 @@ def functional():
     assert functions.all_reduce(_own(4), "sum", world)[0].item() == SUM
     assert functions.all_gather_tensor(_own(2), 0, world)[-1].item() == size
     assert functions.reduce_scatter_tensor(_own(2 * size), "sum", 0, world)[0].item() == SUM
-    mesh = init_device_mesh("cpu", (size,))
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
     whole = torch.arange(24.0).view(12, 2)
     tensor = distribute_tensor(whole, mesh, [Shard(0)])
     assert torch.equal(tensor.redistribute(mesh, [Replicate()]).to_local(), whole)

@@ -86,4 +86,3 @@ def devices_differ():
     dist.all_reduce(here)
     assert here.tolist() == [size] * 3
     report(done=True)
-

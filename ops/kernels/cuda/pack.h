@@ -54,6 +54,7 @@ inline constexpr uint64_t kPackAlign = 128;  // a line of the GPU's cache
 // Each group of kPackLanes threads, which run in step (a warp), moves one tile of the wire.
 inline constexpr uint64_t kPackTile = 4096;  // bytes
 inline constexpr unsigned kPackLanes = 32;
+inline constexpr unsigned kPackAtOnce = 8;     // words that a lane loads before it stores any
 inline constexpr unsigned kPackThreads = 256;  // of a block
 
 inline uint64_t PackAligned(uint64_t bytes) {

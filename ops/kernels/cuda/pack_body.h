@@ -35,37 +35,26 @@ SMDDP_INLINE Word Cut(Word a, Word b, unsigned past) {
   return {first >> shift | second << (64 - shift), second >> shift | third << (64 - shift)};
 }
 
-// The elements that are converted together: whole words on both sides.
-template <typename T, unsigned kCount>
-struct alignas(kWord) Group {
-  T at[kCount];
-};
-
-// `from` is `past` bytes behind an aligned address.
-template <typename T, unsigned kCount>
-SMDDP_INLINE Group<T, kCount> LoadGroup(const char* from, unsigned past) {
-  constexpr unsigned kWords = sizeof(Group<T, kCount>) / kWord;
-  Word words[kWords];
-  Word next = LoadWord(from - past);
-  SMDDP_UNROLL
-  for (unsigned w = 0; w < kWords; ++w) {
-    words[w] = next;
-    // An aligned group ends with its last word; the one behind it may not be ours to read.
-    if (past != 0 || w + 1 < kWords) next = LoadWord(from - past + (w + 1) * kWord);
-    if (past != 0) words[w] = Cut(words[w], next, past);
-  }
-  Group<T, kCount> group;
-  std::memcpy(&group, words, sizeof group);
-  return group;
+// The same of 8 bytes, where 0 < past < 8.
+SMDDP_INLINE HalfWord Cut(HalfWord a, HalfWord b, unsigned past) {
+  return {a.bits >> (8 * past) | b.bits << (64 - 8 * past)};
 }
 
-template <typename T, unsigned kCount>
-SMDDP_INLINE void StoreGroup(char* to, const Group<T, kCount>& group) {
-  constexpr unsigned kWords = sizeof group / kWord;
-  Word words[kWords];
-  std::memcpy(words, &group, sizeof group);
-  SMDDP_UNROLL
-  for (unsigned w = 0; w < kWords; ++w) StoreWord(to + w * kWord, words[w]);
+// What a lane moves at a time: as many elements as a word has of the wider type, so that lanes side
+// by side load and store what lies side by side.
+template <typename From, typename To>
+constexpr unsigned kGroup = kWord / (sizeof(From) > sizeof(To) ? sizeof(From) : sizeof(To));
+
+// A group of T is a word, or half of one.
+template <unsigned kBytes>
+using WordOf = std::conditional_t<kBytes == kWord, Word, HalfWord>;
+
+// A word whose first byte is `past` bytes behind an aligned address.
+template <typename W, bool kAligned>
+SMDDP_INLINE W LoadAcross(const char* from, unsigned past) {
+  // An aligned one is all there is to load: what lies behind it may not be ours to read.
+  if constexpr (kAligned) return LoadWord<W>(from);
+  return Cut(LoadWord<W>(from - past), LoadWord<W>(from - past + sizeof(W)), past);
 }
 
 // What an element is multiplied in, and its cast to and from that.
@@ -81,44 +70,77 @@ SMDDP_INLINE To Converted(From x, Acc factor) {
   }
 }
 
+// The elements of a word, converted.
+template <typename From, typename To, typename Acc>
+SMDDP_INLINE auto ConvertedWord(WordOf<kGroup<From, To> * sizeof(From)> word, Acc factor) {
+  if constexpr (std::is_same_v<From, Byte>) {
+    return word;
+  } else {
+    constexpr unsigned kCount = kGroup<From, To>;
+    From from[kCount];
+    To to[kCount];
+    WordOf<sizeof to> made;
+    std::memcpy(from, &word, sizeof from);
+    SMDDP_UNROLL
+    for (unsigned e = 0; e < kCount; ++e) to[e] = Narrow<To>(Wide(from[e]) * factor);
+    std::memcpy(&made, to, sizeof made);
+    return made;
+  }
+}
+
+// Moves the groups [first, groups), of which `from` has the first byte of group 0.
+template <typename From, typename To, bool kAligned, typename Acc>
+SMDDP_INLINE void MoveGroups(const char* from, char* to, uint32_t first, uint32_t groups,
+                             uint32_t past, Acc factor, uint32_t lane) {
+  using FromWord = WordOf<kGroup<From, To> * sizeof(From)>;
+  using ToWord = WordOf<kGroup<From, To> * sizeof(To)>;
+  for (uint32_t g = first + lane; g < groups; g += kPackAtOnce * kPackLanes) {
+    // All loads come before the stores, so that they are in flight together.
+    FromWord loaded[kPackAtOnce] = {};
+    SMDDP_UNROLL
+    for (uint32_t i = 0; i < kPackAtOnce; ++i) {
+      uint32_t at = g + i * kPackLanes;
+      if (at < groups) {
+        loaded[i] = LoadAcross<FromWord, kAligned>(from + at * sizeof(FromWord), past);
+      }
+    }
+    SMDDP_UNROLL
+    for (uint32_t i = 0; i < kPackAtOnce; ++i) {
+      uint32_t at = g + i * kPackLanes;
+      if (at < groups) {
+        StoreWord<ToWord>(to + at * sizeof(ToWord), ConvertedWord<From, To>(loaded[i], factor));
+      }
+    }
+  }
+}
+
 // The part of `lane` in moving `count` elements, which are few enough for 32 bits.
 template <typename From, typename To>
 SMDDP_INLINE void Move(const char* from, char* to, uint32_t count, double factor, uint32_t lane) {
-  constexpr uint32_t kGroup = kWord / (sizeof(From) < sizeof(To) ? sizeof(From) : sizeof(To));
-  constexpr uint32_t kGroupBytes = kGroup * sizeof(From), kAtOnce = 4;
+  constexpr uint32_t kLoaded = kGroup<From, To> * sizeof(From);
+  constexpr uint32_t kStored = kGroup<From, To> * sizeof(To);
   auto scale = static_cast<Accumulator<From, To>>(factor);
 
   // Groups begin where the destination is aligned. One that is cut out of the words around it
   // reads whole ones, which must not reach out of what is moved: so not at either end.
-  uint32_t head = (kWord - reinterpret_cast<uintptr_t>(to) % kWord) % kWord / sizeof(To);
+  uint32_t head = (kStored - reinterpret_cast<uintptr_t>(to) % kStored) % kStored / sizeof(To);
   if (head > count) head = count;
   uint32_t before = head * sizeof(From), bytes = (count - head) * sizeof(From);
-  uint32_t past = (reinterpret_cast<uintptr_t>(from) + before) % kWord;
-  uint32_t lost = past == 0 ? 0 : kWord - past;
+  uint32_t past = (reinterpret_cast<uintptr_t>(from) + before) % kLoaded;
+  uint32_t lost = past == 0 ? 0 : kLoaded - past;
   uint32_t first = past > before ? 1 : 0;
-  uint32_t groups = bytes > lost ? (bytes - lost) / kGroupBytes : 0;
+  uint32_t groups = bytes > lost ? (bytes - lost) / kLoaded : 0;
   if (groups < first) groups = first = 0;
 
-  for (uint32_t g = first + lane; g < groups; g += kAtOnce * kPackLanes) {
-    // All loads come before the stores, so that they are in flight together.
-    Group<From, kGroup> loaded[kAtOnce];
-    SMDDP_UNROLL
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      uint32_t at = g + i * kPackLanes;
-      if (at < groups) loaded[i] = LoadGroup<From, kGroup>(from + before + at * kGroupBytes, past);
-    }
-    SMDDP_UNROLL
-    for (uint32_t i = 0; i < kAtOnce; ++i) {
-      uint32_t at = g + i * kPackLanes;
-      if (at >= groups) continue;
-      Group<To, kGroup> made;
-      SMDDP_UNROLL
-      for (uint32_t e = 0; e < kGroup; ++e) made.at[e] = Converted<To>(loaded[i].at[e], scale);
-      StoreGroup(to + (head + at * kGroup) * sizeof(To), made);
-    }
+  const char* source = from + before;
+  char* target = to + head * sizeof(To);
+  if (past == 0) {
+    MoveGroups<From, To, true>(source, target, first, groups, past, scale, lane);
+  } else {
+    MoveGroups<From, To, false>(source, target, first, groups, past, scale, lane);
   }
 
-  uint32_t lead = head + first * kGroup, tail = head + groups * kGroup;
+  uint32_t lead = head + first * kGroup<From, To>, tail = head + groups * kGroup<From, To>;
   for (uint32_t i = lane; i < lead + count - tail; i += kPackLanes) {
     uint32_t at = i < lead ? i : tail + (i - lead);
     From one = LoadOne<From>(from + at * sizeof(From));
@@ -129,10 +151,22 @@ SMDDP_INLINE void Move(const char* from, char* to, uint32_t count, double factor
 // The last tensor that begins at or before `at`.
 SMDDP_INLINE uint64_t FindEntry(const PackArgs& args, uint64_t at) {
   uint64_t low = 0, high = args.num_entries;
+#if defined(__CUDA_ARCH__)
+  // A warp's lanes, which all look for the same one, divide what is left into as many parts.
+  uint32_t lane = threadIdx.x % kPackLanes;
+  while (high - low > 1) {
+    uint64_t part = (high - low + kPackLanes - 1) / kPackLanes, mine = low + lane * part;
+    bool begun = mine < high && args.entries[mine].begin <= at;
+    uint32_t last = 31 - __clz(static_cast<int>(__ballot_sync(~0u, begun)));
+    low += last * part;
+    high = low + part < high ? low + part : high;
+  }
+#else
   while (high - low > 1) {
     uint64_t middle = (low + high) / 2;
     (args.entries[middle].begin <= at ? low : high) = middle;
   }
+#endif
   return low;
 }
 

@@ -1,5 +1,5 @@
-// Elements and aligned words of 16 bytes, the widest that a GPU loads and stores at once: for the
-// bodies of kernels, which are compiled for GPUs, and for the CPU in the tests.
+// Elements and aligned words of 16 bytes, the widest that a GPU loads and stores at once, or of 8:
+// for the bodies of kernels, which are compiled for GPUs, and for the CPU in the tests.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,6 @@
 
 namespace smddp {
 
-constexpr unsigned kWord = 16;
-
 #if defined(__CUDACC__)
 #define SMDDP_ANY_TYPE
 #define SMDDP_UNROLL _Pragma("unroll")
@@ -20,25 +18,36 @@ constexpr unsigned kWord = 16;
 #define SMDDP_UNROLL
 #endif
 
-struct SMDDP_ANY_TYPE alignas(kWord) Word {
+struct SMDDP_ANY_TYPE alignas(16) Word {
   uint64_t low, high;
 };
 
-SMDDP_INLINE Word LoadWord(const char* from) {
+constexpr unsigned kWord = sizeof(Word);
+
+struct SMDDP_ANY_TYPE alignas(8) HalfWord {
+  uint64_t bits;
+};
+
+template <typename W>
+SMDDP_INLINE W LoadWord(const char* from) {
 #if defined(__CUDA_ARCH__)
-  ulonglong2 word = *reinterpret_cast<const ulonglong2*>(from);
-  return {word.x, word.y};
-#else
-  return *reinterpret_cast<const Word*>(from);
+  if constexpr (sizeof(W) == kWord) {
+    ulonglong2 word = *reinterpret_cast<const ulonglong2*>(from);
+    return {word.x, word.y};
+  }
 #endif
+  return *reinterpret_cast<const W*>(from);
 }
 
-SMDDP_INLINE void StoreWord(char* to, Word word) {
+template <typename W>
+SMDDP_INLINE void StoreWord(char* to, W word) {
 #if defined(__CUDA_ARCH__)
-  *reinterpret_cast<ulonglong2*>(to) = make_ulonglong2(word.low, word.high);
-#else
-  *reinterpret_cast<Word*>(to) = word;
+  if constexpr (sizeof(W) == kWord) {
+    *reinterpret_cast<ulonglong2*>(to) = make_ulonglong2(word.low, word.high);
+    return;
+  }
 #endif
+  *reinterpret_cast<W*>(to) = word;
 }
 
 template <typename T>

@@ -101,7 +101,7 @@ def _trains_as_one_process():
         tape = hvd.DistributedGradientTape(tape, op=hvd.Sum)
         gradients = tape.gradient(loss, weights)
         for weight, gradient in zip(weights, gradients, strict=True):
-            weight.assign(weight - tf.round(gradient / 64.0))
+            weight.assign(weight - tf.round(gradient / 256.0))
         return gradients
 
     alone = [tf.Variable(tf.ones([ROWS, 3])), tf.Variable(tf.ones([3]))]
@@ -113,7 +113,7 @@ def _trains_as_one_process():
         wanted = tape.gradient(loss, alone)
         for i in range(2):
             equal(got[i], wanted[i], f"gradient {i} of step {number}")
-            alone[i].assign(alone[i] - tf.round(wanted[i] / 64.0))
+            alone[i].assign(alone[i] - tf.round(wanted[i] / 256.0))
             equal(weights[i], alone[i], f"weight {i} after step {number}")
 
 

@@ -74,7 +74,7 @@ def _model(jit):
 
 
 def fit(jit):
-    """fit() with the callbacks that the docs recommend: the ranks stay equal, and learn."""
+    """Keras trains with the callbacks that the docs recommend: the ranks stay equal, and learn."""
     import smddp_tf.keras as hvd_keras
 
     data = np.random.default_rng(3 + rank)
