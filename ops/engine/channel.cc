@@ -404,6 +404,7 @@ bool Channel::Inspect(double seconds,
                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
   std::unique_lock<std::mutex> lock = TryLock(mutex_);
   if (!lock.owns_lock()) return false;
+  TakeIn();  // so that none is overlooked, whatever became of the thread that brought it
   // Of those in the background the others cannot end before the oldest. What the peers' counters
   // say is of those behind it.
   if (!background_.empty()) {

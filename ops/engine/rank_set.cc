@@ -123,6 +123,8 @@ void RankSet::Post(std::unique_ptr<Operation> operation) {
     if (direct_.Pump(&busy)) waiter.Reset();
     if (state->load() == kDone) return;
   } while (on_host && !busy && waiter.Linger());
+  // On a broken channel there may be no progress thread, and Pump() only completes operations.
+  while (direct_.IsBroken() && state->load() != kDone) direct_.Pump();
   // This may be one of a few threads, and if all of them blocked, their peers could wait forever.
   ++unattended_;
   if (state->exchange(kUnattended) == kDone) {

@@ -54,6 +54,7 @@ class Outcome:
     plan: dict
     seconds: list = dataclasses.field(default_factory=list)  # of each fault
     problems: list = dataclasses.field(default_factory=list)
+    stacks: str = ""
     output: str = ""
     steps: int = 0
 
@@ -128,11 +129,11 @@ def run_one(plan: dict) -> Outcome:
             outcome.problems.append(str(error))
         finally:
             if not outcome.good() or outcome.slow():
-                outcome.output = f"{job.stacks()}\n"
+                outcome.stacks = job.stacks()
             with contextlib.suppress(ProcessLookupError):
                 job.smddprun.send_signal(signal.SIGCONT)
             job.kill()
-        outcome.output += job.output()
+        outcome.output = job.output()
     return outcome
 
 
@@ -168,7 +169,7 @@ def main() -> int:
             outcomes.append((number, outcome))
             print(line_of(number, outcome), flush=True)
             if args.only or outcome.slow() or not outcome.good():
-                print(outcome.output[-12000:])
+                print(outcome.stacks, outcome.output[-12000:], sep="\n")
                 print(f"again: tests/elastic/storm.py --seed {args.seed} --only {number}")
     text = report(outcomes, args.seed, time.monotonic() - begin)
     print(text)

@@ -159,13 +159,32 @@ def notice(job, chosen):
 # ---- newcomers ----------------------------------------------------------------------------------
 
 
+def kill_until_update(job, chosen, least: int, **order) -> tuple:
+    """Kills members until another one is asked to let a newcomer in, where it takes an order.
+
+    A newcomer may also come while the others recover, who then take it along: nobody is asked.
+
+    Returns:
+      (the order's number, who takes it, the other members).
+    """
+    while True:
+        settle(job, least)
+        ranks, (one, other) = job.members(), choose(job, chosen, 2)
+        number = job.order("update", other, **order)
+        after_loss(job, job.signal(one, signal.SIGKILL), ranks)
+        job.wait(
+            lambda n=number: job.is_taken(n) or job.settled(job.wanted),
+            f"slot {other} is asked, or a newcomer trains",
+        )
+        if not job.withdraw(number):
+            return number, other, [slot for slot in ranks if slot != one]
+
+
 @kind("kill at admission", "of a member while a newcomer is let in")
 def kill_at_admission(job, chosen):
     """A rank is killed so that a newcomer comes."""
-    settle(job, least=3)
-    ranks, (one, other) = job.members(), choose(job, chosen, 2)
-    order = job.order("update", other, chosen.choice([0.0, chosen.uniform(0, 0.1)]))
-    after_loss(job, job.signal(one, signal.SIGKILL), ranks)
+    after = chosen.choice([0.0, chosen.uniform(0, 0.1)])
+    order, other, ranks = kill_until_update(job, chosen, 3, after=after)
     _, at = job.ordered(order)
     return after_loss(job, at, ranks)
 
@@ -185,12 +204,9 @@ def kill_outside(job, chosen):
 @kind("kill a newcomer at the door", "of newcomers for which the members leave their epoch")
 def kill_at_the_door(job, chosen):
     """One of the members does it."""
-    settle(job)
-    ranks, (one, other) = job.members(), choose(job, chosen, 2)
-    others = [slot for slot in ranks if slot != one]
-    job.order("update", other, does="kill newcomers")
-    job.signal(one, signal.SIGKILL)
-    kills = job.wait(lambda: job.found(other, "kills"), "newcomers are killed")[0]
+    begin = time.monotonic()
+    _, other, others = kill_until_update(job, chosen, 2, does="kill newcomers")
+    kills = job.wait(lambda: job.found(other, "kills", begin), "newcomers are killed")[0]
     job.victims.update(kills["slots"])
     return all_stepped(job, kills["at"], others) - kills["at"]
 

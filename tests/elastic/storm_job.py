@@ -160,6 +160,18 @@ class Job:
         new.replace(self.folder / "order")
         return self._orders
 
+    def is_taken(self, number: int) -> bool:
+        """Whether a process has begun to carry out an order."""
+        return (self.folder / f"taken{number}").exists()
+
+    def withdraw(self, number: int) -> bool:
+        """Takes the last order back; False if a process was first."""
+        try:
+            (self.folder / "order").rename(self.folder / f"withdrawn{number}")
+        except FileNotFoundError:
+            return False
+        return True
+
     def ordered(self, number: int) -> tuple:
         """Waits until an order was carried out; returns (slot, when)."""
 

@@ -50,6 +50,13 @@ def _waits(process: pathlib.Path, task: pathlib.Path) -> str:
 
 
 def _line(process: pathlib.Path, task: pathlib.Path, before: float) -> str:
+    try:
+        return _line_of_one(process, task, before)
+    except OSError as error:  # it has ended
+        return f"  thread {task.name}: {error.strerror}"
+
+
+def _line_of_one(process: pathlib.Path, task: pathlib.Path, before: float) -> str:
     status = dict(
         line.split(":\t", 1) for line in (task / "status").read_text().splitlines() if ":\t" in line
     )
