@@ -2,8 +2,8 @@
 
     smddprun -np 3 --min-np 1 --host-discovery-script H python elastic_sets.py FOLDER
 
-Slots 0 and 2 are a process set. Slot 1 is killed before step 4, slot 3 comes before step 8, and
-slot 2 gets SIGTERM before step 12. Each rank that ends well leaves a line of JSON in FOLDER.
+Slots 0 and 2 are a process set. Slot 1 is killed before step 4, slot 3 comes by step 8, and slot 2
+gets SIGTERM before step 12. Each rank that ends well leaves a line of JSON in FOLDER.
 """
 
 import json
