@@ -54,7 +54,7 @@ void Channel::Enqueue(std::unique_ptr<Operation> operation) {
   std::lock_guard<std::mutex> lock(inbox_mutex_);
   inbox_.push_back(std::move(operation));
   pending_.fetch_add(1, std::memory_order_release);
-  // Before the caller's Pump() tries the lock: who has it then looks again when it lets go.
+  // Before the caller's Pump() tries the lock: who pumps then looks again when it lets go.
   has_mail_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
@@ -323,8 +323,8 @@ void Channel::BreakIn(const Operation& operation, Status* status) {
   SetFailure(*status);
 }
 
-void Channel::SetFailure(const Status& failure) {
-  failure_ = failure;
+void Channel::SetFailure(Status failure) {
+  failure_ = std::move(failure);
   broken_now_.store(true, std::memory_order_release);
 }
 

@@ -93,7 +93,7 @@ class Channel {
   // Never calls `done`; the caller must call Pump() afterwards.
   void Enqueue(std::unique_ptr<Operation> operation);
   // Makes all progress that is possible without blocking. Returns true if there was any. *busy, if
-  // given, becomes true if another thread pumps.
+  // given, says whether another thread holds the channel, so that there could be none.
   bool Pump(bool* busy = nullptr);
   // Whether there are no operations. Does not wait for a thread that pumps.
   bool Idle() const { return pending_.load(std::memory_order_acquire) == 0; }
@@ -133,7 +133,7 @@ class Channel {
   // Moves the first operation of a queue to those that have ended.
   void Move(Queue* queue, const Status& outcome, Finished* finished);
   void RemoveFirst(Queue* queue);
-  void SetFailure(const Status& failure);
+  void SetFailure(Status failure);
   // These return whether there was progress.
   bool AdvanceBackground(Finished* finished);
   bool AdvanceFront(Finished* finished);

@@ -14,6 +14,11 @@ namespace {
 // go to the progress thread at once, so that the caller can continue with the backward pass.
 constexpr size_t kInlineBytes = 256 << 10;
 
+// On a broken channel there may be no progress thread, and Pump() only completes operations.
+void CompleteIfBroken(Channel* channel) {
+  while (channel->IsBroken() && !channel->Idle()) channel->Pump();
+}
+
 }  // namespace
 
 RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selector* selector,
@@ -123,8 +128,7 @@ void RankSet::Post(std::unique_ptr<Operation> operation) {
     if (direct_.Pump(&busy)) waiter.Reset();
     if (state->load() == kDone) return;
   } while (on_host && !busy && waiter.Linger());
-  // On a broken channel there may be no progress thread, and Pump() only completes operations.
-  while (direct_.IsBroken() && state->load() != kDone) direct_.Pump();
+  CompleteIfBroken(&direct_);
   // This may be one of a few threads, and if all of them blocked, their peers could wait forever.
   ++unattended_;
   if (state->exchange(kUnattended) == kDone) {
@@ -266,8 +270,7 @@ void RankSet::SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> o
     }
     if (gradients_.Idle()) return;
   }
-  // On a broken channel there may be no progress thread, and Pump() only completes operations.
-  while (gradients_.IsBroken() && !gradients_.Idle()) gradients_.Pump();
+  CompleteIfBroken(&gradients_);
   WakeProgress();
 }
 

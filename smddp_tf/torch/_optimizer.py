@@ -173,7 +173,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 
     def reduce(gradients: _Tensors, name: str) -> Any:
         steps = _collectives.reduced(gradients, compression, kind, before, after)
-        return _collectives.begin("gradients", name, group.id, steps, False, gradients)
+        begin = _collectives.begin
+        return begin("gradients", name, group.id, steps, wait=False, tensors=gradients)
 
     _made += 1
     needed = [one for one in parameters if one.requires_grad]

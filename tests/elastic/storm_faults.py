@@ -159,6 +159,9 @@ def notice(job, chosen):
 # ---- newcomers ----------------------------------------------------------------------------------
 
 
+MOST_ATTEMPTS = 10  # about one kill in 20 brings a newcomer that the others take along
+
+
 def kill_until_update(job, chosen, least: int, **order) -> tuple:
     """Kills members until another one is asked to let a newcomer in, where it takes an order.
 
@@ -167,7 +170,7 @@ def kill_until_update(job, chosen, least: int, **order) -> tuple:
     Returns:
       (the order's number, who takes it, the other members).
     """
-    while True:
+    for _ in range(MOST_ATTEMPTS):
         settle(job, least)
         ranks, (one, other) = job.members(), choose(job, chosen, 2)
         number = job.order("update", other, **order)
@@ -178,6 +181,7 @@ def kill_until_update(job, chosen, least: int, **order) -> tuple:
         )
         if not job.withdraw(number):
             return number, other, [slot for slot in ranks if slot != one]
+    raise HangError(f"after {MOST_ATTEMPTS} kills, nobody was asked to let a newcomer in")
 
 
 @kind("kill at admission", "of a member while a newcomer is let in")

@@ -35,5 +35,6 @@ def test_python_in_parallel(job):
     assert not result.timed_out and result.returncode != 0
     told = r"two threads run allreduce .*_sum.* at the same time.* without num_parallel_calls"
     assert sorted(result.results) == [0, 1], result.output[-4000:]
-    for found in result.results.values():
+    for rank, found in result.results.items():
         assert re.search(told, found["text"]), found
+        assert re.search(rf"rank {rank}\] error: .*{told}", result.output), result.output[-4000:]

@@ -74,7 +74,7 @@ def devices_differ():
     try:
         dist.all_reduce_coalesced([here, there])
     except ValueError as error:
-        assert "takes tensors on one device, not on cuda:0 and cpu" in str(error), error
+        assert f"takes tensors on one device, not on {here.device} and cpu" in str(error), error
     else:
         raise AssertionError("two devices in one call")
     try:

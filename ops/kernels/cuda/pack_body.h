@@ -1,7 +1,8 @@
 // The body of pack and unpack: what one lane does for one tile. pack.cu compiles it for GPUs, the
 // tests for the CPU, where a loop calls it for each tile and lane.
 //
-// All but the edges of a tensor is loaded and stored as aligned words of 16 bytes, whatever the
+// All but the edges of a tensor is loaded and stored as aligned words of 16 bytes, or of 8 on the
+// side of a narrower type, whatever the
 // alignment of the tensor: a group of elements whose destination is aligned is cut out of the
 // aligned words around its source. The tensors need the alignment of their elements only.
 #pragma once

@@ -119,8 +119,9 @@ def _failure(error: BaseException) -> tuple:
         text = "".join(traceback.format_exception(type(error), error, below)).rstrip()
     try:
         return text, pickling.dumps(error)
-    except Exception:
-        return text, b""  # the text is what run() shows then
+    except Exception as problem:  # of any class: those of the exception's attributes pickle
+        why = f"{type(problem).__name__}: {problem}"
+        return f"{text}\n(not the cause here, since it cannot be pickled: {why})", b""
 
 
 def _leave(connection: Connection, text: str | None, pickled: bytes) -> None:

@@ -111,6 +111,8 @@ def python_in_parallel():
             continue
     except tf.errors.OpError as error:
         report(text=error.message)
+        hvd.shutdown()  # which says what has failed
+        time.sleep(1)  # let the other say it too before mpirun ends the job
         # After an error in one of several py_functions TensorFlow hangs where the interpreter ends
         # (72 of 74 runs without this library).
         os._exit(1)
