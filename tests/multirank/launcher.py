@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -174,7 +175,8 @@ def _is_open_mpi(launcher) -> bool:
 
 def mpirun(ranks: int, launcher=None) -> list:
     """The command that starts so many ranks; MPICH's mpirun takes no --oversubscribe."""
-    launcher = launcher or BIN / "mpirun"
+    own = BIN / "mpirun"  # of this Python's environment, which has the library's MPI too
+    launcher = launcher or (own if own.exists() else shutil.which("mpirun") or own)
     extra = ["--oversubscribe"] if _is_open_mpi(launcher) else []
     return [launcher, "-np", str(ranks), *extra]
 

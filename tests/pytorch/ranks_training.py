@@ -5,6 +5,8 @@ models are linear: all sums are exact, in whatever order they are made.
 """
 
 import contextlib
+import shutil
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -130,11 +132,40 @@ def unused_on_some_ranks():
     report(done=True)
 
 
-@without_init
-def sharded():
-    """ZeRO and fully_shard, as one process; a checkpoint; uneven inputs with join()."""
+def _everyone_has(weights):
+    everyone = [torch.empty_like(weights) for _ in range(size)]
+    dist.all_gather(everyone, weights.detach())
+    assert all(torch.equal(one, everyone[0]) for one in everyone)
+
+
+def _fully_sharded(alone):
+    """fully_shard and its checkpoint, which another model loads."""
+    from torch.distributed import checkpoint
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(torch.get_default_device().type, (size,))
+    sharded, loaded = Whole(), Whole()
+    for model in (sharded, loaded):
+        fully_shard(model, mesh=mesh)
+    _train(sharded, _sgd(sharded.parameters()))
+    _assert_equal([weights.full_tensor() for weights in sharded.parameters()], alone)
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder, 0)
+    checkpoint.save(sharded.state_dict(), checkpoint_id=folder[0])
+    state = loaded.state_dict()
+    checkpoint.load(state, checkpoint_id=folder[0])
+    loaded.load_state_dict(state)
+    _assert_equal([weights.full_tensor() for weights in loaded.parameters()], alone)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+
+
+@without_init
+def sharded():
+    """ZeRO, FSDP and fully_shard, as one process; a checkpoint; uneven inputs with join()."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     dist.init_process_group("smddp")
@@ -143,10 +174,12 @@ def sharded():
     options = {"optimizer_class": torch.optim.SGD, "lr": RATE, "momentum": 0.5}
     _train(model, ZeroRedundancyOptimizer(model.parameters(), **options))
     _assert_equal(list(model.parameters()), alone)
-    sharded = Whole()
-    fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
-    _train(sharded, _sgd(sharded.parameters()))
-    _assert_equal([weights.full_tensor() for weights in sharded.parameters()], alone)
+    here = next(model.parameters()).device
+    model = FullyShardedDataParallel(Whole(), use_orig_params=True, device_id=here)
+    _train(model, _sgd(model.parameters()))
+    with FullyShardedDataParallel.summon_full_params(model):
+        _assert_equal(list(model.parameters()), alone)
+    _fully_sharded(alone)
     model = DistributedDataParallel(Whole())
     optimizer = _sgd(model.parameters())
     with model.join():
@@ -155,7 +188,5 @@ def sharded():
             optimizer.step()
             optimizer.zero_grad()
     for weights in model.parameters():
-        everyone = [torch.empty_like(weights) for _ in range(size)]
-        dist.all_gather(everyone, weights.detach())
-        assert all(torch.equal(one, everyone[0]) for one in everyone)
+        _everyone_has(weights)
     report(done=True)

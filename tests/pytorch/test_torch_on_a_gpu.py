@@ -15,6 +15,7 @@ CALLS = {
     ],
     "groups": [["ranks_collectives", name, {}] for name in ("groups", "functional")],
     "DDP": [["ranks_training", "data_parallel", {}]],
+    "ZeRO and FSDP": [["ranks_training", "sharded", {}]],
     "Horovod's names": [["ranks_horovod", "collectives", {}], ["ranks_horovod", "training", {}]],
 }
 

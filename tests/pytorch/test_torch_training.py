@@ -16,5 +16,5 @@ def test_unused_on_some_ranks(tmp_path):
 
 
 def test_sharded(tmp_path):
-    """ZeRO, fully_shard and join()."""
+    """ZeRO, FSDP, fully_shard, its checkpoint, and join()."""
     torch_job.run(tmp_path, "ranks_training", "sharded", 2).check(2)
