@@ -7,8 +7,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
 #include <functional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -112,6 +114,28 @@ class OutOfSight : public Watched {
   Timeline timeline_;
 };
 
+// gcc's ThreadSanitizer runs handlers itself. In a child with a thread, which a process forks that
+// has had many of them, it keeps a signal back that the child sends to itself.
+bool HandlersRunInChildrenWithThreads() {
+  static std::atomic<bool> ran{false};
+  pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGUSR1, [](int) { ran = true; });
+    std::atomic<bool> ends{false};
+    std::thread other([&] {
+      while (!ends) ::usleep(1000);
+    });
+    ::raise(SIGUSR1);
+    ::usleep(10000);
+    ends = true;
+    other.join();
+    ::_exit(ran ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 const char kWords[] =
     "smddp_tf error: ended by SIGTERM in the middle of a collective; a rank on another node may "
     "have ended: see the launcher's output; last collectives of this rank:\n"
@@ -142,6 +166,10 @@ std::string WordsOfARankInMpi(int looks, int then) {
 }  // namespace
 
 TEST(LastWordsOfARankInsideMpi) {
+  if (!HandlersRunInChildrenWithThreads()) {
+    std::printf("skip the next one: a handler does not run in a forked child with threads here\n");
+    return;
+  }
   // The monitor had no time to look; it says so itself, once.
   EXPECT_EQ(WordsOfARankInMpi(0, SIGTERM), kWords);
   // It has looked: even if the launcher kills the rank at once.
