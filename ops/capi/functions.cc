@@ -233,6 +233,14 @@ int smddp_shutdown(int failed) {
   });
 }
 
+void smddp_ends_with(const char* exception) {
+  ReturnOf([&]() -> Status {
+    std::lock_guard<std::mutex> lock(init_mutex);
+    if (Communicator* comm = communicator.load()) comm->NoteException(exception);
+    return {};
+  });
+}
+
 void smddp_ask_before_interrupts(int (*ask)(void)) { AskBeforeInterrupts(ask); }
 void smddp_ask_before_termination(int (*ask)(void)) { AskBeforeTermination(ask); }
 

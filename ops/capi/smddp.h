@@ -65,6 +65,9 @@ SMDDP_EXPORT int smddp_init_with(const smddp_bootstrap* bootstrap, const char* m
                                  const char* should_agree, const char* problem);
 // failed != 0: the process exits because of an error, so MPI is not finalized. Idempotent.
 SMDDP_EXPORT int smddp_shutdown(int failed);
+// The process is about to end with an exception, of this type and message: ranks of its machine
+// that wait for it say so. To be called before smddp_shutdown.
+SMDDP_EXPORT void smddp_ends_with(const char* exception);
 SMDDP_EXPORT int smddp_is_initialized(void);
 // 1 once a collective of the job has failed on some rank, so that all others of it fail; -1 before
 // smddp_init.

@@ -33,6 +33,8 @@ class Communicator : public Watched {
   // since peers may never reach MPI_Finalize. Returns whether nobody but callers that are still
   // inside uses this any more; otherwise it must stay until the process ends.
   bool Leave(bool failed);
+  // What this process ends with, which is told to the ranks of the node that wait for this one.
+  void NoteException(const std::string& text) const { everybody_->shm()->NoteException(text); }
 
   const Topology& topology() const { return everybody_->topology(); }
 

@@ -268,7 +268,12 @@ Status Monitor::DeathOf(const Operation& operation, int rank) const {
   std::string how = dead ? " died" : " has ended or called shutdown()";
   std::string remedy = "; this job cannot go on: restart it from its last checkpoint";
   if (watched_->CanGoOn()) remedy.clear();
-  if (!dead) remedy = std::string(". ") + kEndedEarly;
+  const std::string exception = shm_->Exception(local);
+  if (!exception.empty()) {
+    how = " has ended with an exception (" + exception + ")";
+  } else if (!dead) {
+    remedy = std::string(". ") + kEndedEarly;
+  }
   return {Code::kRemote, who + how + " while rank " + std::to_string(topo_.rank) +
                              " waited for it in " + DescribeOperation(operation) + ", for " +
                              FormatSeconds(operation.waited) + remedy};

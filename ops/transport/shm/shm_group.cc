@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstring>
 
@@ -132,6 +133,24 @@ void ShmGroup::Leave() {
   self.state.store(static_cast<int>(PeerState::kLeft), std::memory_order_release);
   pthread_mutex_unlock(&self.alive);
   RingPeers();
+}
+
+void ShmGroup::NoteException(const std::string& text) const {
+  char* own = cells_[rank_].exception;
+  const size_t bytes = std::min(text.size(), kExceptionBytes);
+  std::memcpy(own, text.data(), bytes);
+  if (bytes < kExceptionBytes) own[bytes] = '\0';
+}
+
+std::string ShmGroup::Exception(int r) const {
+  if (Peer(r) != PeerState::kLeft) return "";
+  const char* text = cells_[r].exception;
+  size_t bytes = ::strnlen(text, kExceptionBytes);
+  if (bytes < kExceptionBytes) return {text, bytes};
+  // The last character may have been cut.
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes - 1]) & 0xC0) == 0x80) --bytes;
+  if (bytes > 0) --bytes;
+  return std::string(text, bytes) + "...";
 }
 
 PeerState ShmGroup::Peer(int r) const {

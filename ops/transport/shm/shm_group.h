@@ -24,6 +24,7 @@ constexpr int kSlots = 4;
 constexpr size_t kDetailBytes = 64 << 10;
 constexpr size_t kFailureBytes = 4096;
 constexpr size_t kTitleBytes = 248;
+constexpr size_t kExceptionBytes = 256;
 
 // Progress of one rank on one channel; see collective/pipeline.h for the phases.
 struct alignas(64) ChannelCell {
@@ -79,6 +80,7 @@ struct RankCell {
   MismatchReport mismatches[kChannels];
   ChannelReport reports[kChannels];
   char detail[kChannels][kDetailBytes];
+  char exception[kExceptionBytes];  // that it ends with; before kLeft
 };
 
 // Who wrote a header.
@@ -134,6 +136,10 @@ class ShmGroup {
   void MarkAlive(int job_rank);
   void Leave();
   PeerState Peer(int r) const;
+  // What this rank's process ends with; longer text is cut.
+  void NoteException(const std::string& text) const;
+  // What a rank that has left ended with; empty if with no exception that is known of.
+  std::string Exception(int r) const;
 
   // Wakes sleeping peers; called after publishing a counter.
   void RingPeers() const;

@@ -32,12 +32,20 @@ _failed = False
 _bootstrap: Bootstrap | None = None  # of init_with(): the core calls its functions
 
 
+def _first_line(kind: type[BaseException], value: BaseException) -> bytes:
+    """An exception's type and the first line of its message."""
+    text = str(value).strip().partition("\n")[0]
+    return f"{kind.__name__}: {text}".rstrip(": ").encode(errors="replace")
+
+
 def _note_failure(previous: Any) -> Any:
     """An excepthook that records that the script ends with an exception; shutdown() reports it."""
 
     def hook(kind: Any, value: Any, traceback: Any) -> None:
         global _failed
         _failed = True
+        if basics.is_initialized():
+            native.core().smddp_ends_with(_first_line(kind, value))
         previous(kind, value, traceback)
 
     return hook

@@ -125,6 +125,17 @@ def one_goes(end):
     _train_until_it_fails(step, begin)
 
 
+def one_raises():
+    """Rank 1 alone is refused a collective, and ends with that exception while the others wait."""
+    hvd.allreduce(1.0)
+    if rank == 1:
+        hvd.allreduce(tf.constant("text"), name="weights")
+    begin = time.time()
+    with raises(tf.errors.UnknownError, "rank 1", "TypeError: allreduce of string", "'weights'"):
+        hvd.allreduce(1.0, name="weights")
+    report(seconds=time.time() - begin)
+
+
 def all_go():
     _begin_training()
     os.kill(os.getpid(), 9)
