@@ -3,6 +3,7 @@
 # make test-quick  a part of them, for the inner loop: C++, one process, and order
 # make test-all  all tests on the newest and the oldest TensorFlow, all of them on tf_keras too, and a
 #              part on the versions in between
+# make coverage  make test, and which of the package's files its tests run little of
 # make test-torch  the tests of PyTorch's backend; train-torch trains its example on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-elastic-hosts  elastic jobs on hosts of namespaces, which end, are cut off, come and go
@@ -16,6 +17,7 @@
 # make cuda    builds with kernels for GPUs, into build/cuda/lib, and tests that; needs no GPU and no CUDA
 # make wheels  wheels for manylinux_2_28, x86-64 and 64-bit ARM, in wheelhouse/; make test-wheels runs
 #              the C++ tests as those are compiled
+# make tidy    clang-tidy on the C++ files that differ from the commit SINCE (HEAD)
 # make sanitize  the C++ tests under ThreadSanitizer, AddressSanitizer and UBSan
 # make options  writes the table of docs/options.md from the comments beside the defaults
 # make docs    the pages of docs/ and the API reference as HTML, in build/docs/
@@ -57,7 +59,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test test-elastic-hosts test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
+.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -65,6 +67,10 @@ train: build
 
 test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 	$(BIN)/python -m pytest $(PARALLEL) --short
+
+# Ranks are measured too, which costs a tenth of the time; so `make test` does without.
+coverage: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
+	$(BIN)/python -m pytest $(PARALLEL) --short --cov --cov-report=json:build/coverage.json
 
 train-torch: build $(VENV_TORCH)/.ready
 	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/torch_digits.py
@@ -192,6 +198,10 @@ $(VENV)/.bench-ready: requirements/bench.txt $(VENV)/.ready
 	$(BIN)/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
+$(VENV)/.tidy-ready: requirements/tidy.txt $(VENV)/.ready
+	$(BIN)/python -m pip install $(PIP_FLAGS) -r $<
+	touch $@
+
 # ---- native code: CMake knows what is out of date; its output is shown when it fails ----
 
 # The .pth file lets scripts anywhere import the package with the environment's Python; bin/smddprun is
@@ -275,6 +285,11 @@ lint: $(VENV)/.ready
 	$(BIN)/lint-imports --no-logo --no-cache
 	$(PYTHON) docs/wrap.py --check
 	$(CPP_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
+
+# SINCE: the commit to compare with; what is not committed counts too.
+SINCE ?= HEAD
+tidy: build-tests $(VENV)/.tidy-ready
+	git diff --name-only --diff-filter=d $(SINCE) -- '*.cc' | xargs -r $(BIN)/clang-tidy -p build --quiet
 
 format: $(VENV)/.ready options
 	$(BIN)/ruff check --fix .

@@ -1,9 +1,11 @@
-"""How tests share the machine, and which of them `make test` leaves to `make test-all`.
+"""How tests share the machine, which of them `make test` leaves to `make test-all`, and coverage.
 
 Several run at a time, but for those that are marked `quiet`. Many run on several TensorFlows or
 Kerases; with --short each of these takes one of them, and those marked `thorough` are left out.
+With --cov the summary says how much of the package ran, in the ranks' processes too.
 """
 
+import json
 import pathlib
 import re
 import sys
@@ -80,3 +82,28 @@ def pytest_runtest_protocol(item):
     """Each test waits until it may begin."""
     with shared.among_others(alone=item.get_closest_marker("quiet") is not None):
         return (yield)
+
+
+WELL_COVERED = 80  # percent, of lines and of branches
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """With --cov-report=json: what ran of the package's lines and branches, and what did not."""
+    wanted = getattr(config.option, "cov_report", None) or {}
+    if "json" not in wanted or not pathlib.Path(wanted["json"]).exists():
+        return
+    measured = json.loads(pathlib.Path(wanted["json"]).read_text())
+    terminalreporter.section("coverage of smddp_tf")
+
+    def both(summary) -> tuple:
+        return summary["percent_statements_covered"], summary["percent_branches_covered"]
+
+    for name, file in sorted(measured["files"].items()):
+        if min(both(file["summary"])) < WELL_COVERED:
+            lines, branches = both(file["summary"])
+            terminalreporter.write_line(f"{lines:4.0f}% {branches:4.0f}%  {name}")
+    lines, branches = both(measured["totals"])
+    terminalreporter.write_line(
+        f"{lines:.1f}% of the lines and {branches:.1f}% of the branches ran; above are the files "
+        f"of which less than {WELL_COVERED}% of either did"
+    )

@@ -98,7 +98,8 @@ void BucketScheduler::Arrive(int64_t id, int bucket, std::unique_ptr<Operation> 
       }
     }
   }
-  if (!refused.ok()) operation->done(refused);
+  // It has been moved only if it was not refused.
+  if (!refused.ok()) operation->done(refused);  // NOLINT(bugprone-use-after-move)
 }
 
 void BucketScheduler::Release(Run* run, int bucket, std::unique_ptr<Operation> operation) {

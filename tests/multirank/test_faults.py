@@ -43,9 +43,9 @@ def test_a_rank_that_goes(job, end):
         assert "DistributedGradientTape" in survivor["text"]
 
 
-def test_a_rank_that_raises(job):
-    """The others are told which exception it was."""
-    result = job(faults.one_raises, 3, timeout=60, cold=True)
+def test_a_rank_that_is_refused_alone(job):
+    """The others are told with which exception it ended."""
+    result = job(faults.one_is_refused, 3, timeout=60, cold=True)
     assert not result.timed_out, result.output[-4000:]
     assert set(result.results) == {0, 2}, result.output[-4000:]
     assert all(one["seconds"] < 5 for one in result.results.values()), result.results

@@ -44,7 +44,7 @@ ShmAlltoall::ShmAlltoall(ChannelResources* resources, const Request* request)
 
 // Ranks of the set, which on one node are the local ranks.
 size_t ShmAlltoall::Bytes(int source, int target) const {
-  return request_->part_bytes[static_cast<size_t>(source * topo_.size + target)];
+  return request_->part_bytes[static_cast<size_t>(source) * topo_.size + target];
 }
 
 void ShmAlltoall::Stage(size_t i) {

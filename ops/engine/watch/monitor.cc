@@ -142,7 +142,7 @@ void Monitor::Tick(double seconds) {
   PrepareLastWords(last_words);
   CheckPlans(seconds, &failure);
   Status cycle = watched_->InspectCycles(seconds);
-  if (failure.ok()) failure = cycle;
+  if (failure.ok()) failure = std::move(cycle);
   CheckInterrupt(&failure);
   if (!failure.ok()) Break(failure);
 }

@@ -233,7 +233,8 @@ Status MpiLibrary::Initialize(const LaunchInfo& launch) {
     Parameter quick_start("OMPI_MCA_btl", "^ofi", OnOneNode(launch));
     Parameter failing_calls("OMPI_MCA_mpi_ft_enable", "1", MayFailCalls(launch));
     Parameter idle_waits(kIdleWaitsParameter, kIdleWaitsByNaps, true);
-    const bool naps = std::strcmp(std::getenv(kIdleWaitsParameter), kIdleWaitsByNaps) == 0;
+    const char* waits = std::getenv(kIdleWaitsParameter);
+    const bool naps = waits != nullptr && std::strcmp(waits, kIdleWaitsByNaps) == 0;
     int error = init_thread_(nullptr, nullptr, kThreadMultiple, &provided);
     if (error != 0) {
       return {Code::kSystem, std::string("MPI_Init_thread failed with error ") +

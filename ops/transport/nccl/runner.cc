@@ -36,7 +36,7 @@ Status Aborted() { return {Code::kSystem, "NCCL was stopped on this rank"}; }
 
 }  // namespace
 
-void NcclRunner::Start(Done connected) {
+void NcclRunner::Start(const Done& connected) {
   auto self = shared_from_this();
   RunDetached([self, connected] { self->Run(connected); },
               [self, connected](const Status& thrown) {

@@ -34,7 +34,7 @@ class NcclRunner : public std::enable_shared_from_this<NcclRunner> {
         packer_(std::move(packer)) {}
 
   // Starts the thread, which connects, and reports that to `connected`.
-  void Start(Done connected);
+  void Start(const Done& connected);
   void Submit(DeviceCollective collective, std::function<void()> computed, Done done);
   // These end the thread, and wait for that; false if it has not ended in time.
   bool Abort(double seconds) { return End(&aborted_, seconds); }

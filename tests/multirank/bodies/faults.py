@@ -125,7 +125,7 @@ def one_goes(end):
     _train_until_it_fails(step, begin)
 
 
-def one_raises():
+def one_is_refused():
     """Rank 1 alone is refused a collective, and ends with that exception while the others wait."""
     hvd.allreduce(1.0)
     if rank == 1:
