@@ -65,6 +65,13 @@ API = {
         "data": "",
         "run": "",
     },
+    "horovod.tensorflow.elastic": {
+        "run": "func",
+        "State": "",
+        "ObjectState": "",
+        "TensorFlowState": "variables session",
+        "TensorFlowKerasState": "model optimizer backend",
+    },
     "horovod": {"run": "func args kwargs num_proc np"},
     "horovod.tensorflow.keras": {
         **dict.fromkeys(QUERIES.split(), ""),
@@ -87,7 +94,21 @@ API = {
         "steps_per_epoch verbose",
         "BestModelCheckpoint": "monitor verbose save_weights_only mode save_freq",
     },
-    "horovod.keras": {"DistributedOptimizer": OPTIMIZED, "Adasum": "", "load_model": "filepath"},
+    "horovod.tensorflow.keras.elastic": {
+        "run": "func",
+        "KerasState": "model optimizer",
+        "TensorFlowKerasState": "model optimizer backend",
+        "CommitStateCallback": "state batches_per_commit",
+        "UpdateBatchStateCallback": "state",
+        "UpdateEpochStateCallback": "state",
+    },
+    "horovod.keras": {
+        "DistributedOptimizer": OPTIMIZED,
+        "Adasum": "",
+        "load_model": "filepath",
+        "elastic": "",
+    },
+    "horovod.common.exceptions": {"HorovodInternalError": "", "HostsUpdatedInterrupt": ""},
     "smdistributed.dataparallel.tensorflow": {
         "init": "",
         "size": "",
@@ -125,7 +146,8 @@ API = {
     },
 }
 
-# What is different where a name works; the same in every module that has it.
+# What is different where a name works; the same in every module that has it, unless the module's
+# own name is in front.
 DIFFERENCES = {
     "BroadcastGlobalVariablesCallback": "broadcasts before the first gradient, not after the first "
     "batch",
@@ -143,6 +165,16 @@ DIFFERENCES = {
     "cuda_built": "False: CUDA is opened when a job runs, not built in",
     "run": "arguments of elastic jobs, and use_gloo, are refused",
     "shutdown": "under mpirun, init() can follow it if mpi4py began MPI, which begins once",
+    "horovod.tensorflow.elastic.run": "",
+    "horovod.tensorflow.keras.elastic.run": "",
+    "State": "takes no functions that broadcast or tell the rank",
+    "ObjectState": "takes objects only, no functions that broadcast or tell the rank",
+    "TensorFlowState": "session= is refused, and variables= has to be given",
+    "TensorFlowKerasState": "not in TF1 sessions; restore() also goes back inside objects",
+    "KerasState": "not in TF1 sessions; restore() also goes back inside objects",
+    "CommitStateCallback": "what it commits is up to date, wherever it is in the list",
+    "UpdateBatchStateCallback": "counts the batches that are done in the epoch",
+    "HorovodInternalError": "never raised: a failed collective raises an exception of tf.errors",
     "overlap": "the identity: reductions overlap without it",
     "oob_allreduce": "returns the tensor, as samples use it; other ops than AVERAGE too",
 }
@@ -172,7 +204,8 @@ def status_of(module, name: str, arguments: str) -> tuple:
     missing = [one for one in arguments.split() if one not in accepted]
     if missing and "kwargs" not in accepted and "args" not in accepted:
         return "partly", "does not take " + ", ".join(missing)
-    return "works", DIFFERENCES.get(name, "")
+    own = f"{module.__name__.removeprefix('smddp_tf.compat.')}.{name}"
+    return "works", DIFFERENCES.get(own, DIFFERENCES.get(name, ""))
 
 
 def page() -> str:
