@@ -45,9 +45,10 @@ def test_commits_of_a_job_that_failed(tmp_path):
     assert not folder.exists()
 
 
-def test_states(job, tmp_path):
+@pytest.mark.tf_keras
+def test_states(keras_job, tmp_path):
     """What states refuse and restore, what their callbacks count, and where commits are."""
-    job(elastic.states(commits=str(tmp_path / "commits")), 2).check(2)
+    keras_job(elastic.states(commits=str(tmp_path / "commits")), 2).check(2)
 
 
 def test_a_commit_of_another_model(job, tmp_path):

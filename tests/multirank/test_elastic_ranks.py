@@ -83,6 +83,51 @@ def test_a_killed_rank_is_replaced(tmp_path, how, python):
     assert found[3]["sizes"] == [3]
     assert found[3]["resets"] == []
     assert found[3]["first"] == [2, 3], "a newcomer is not rank 0 while it waits"
+    if how == "fit":  # the last commit was just before step 7, and nine steps were done at the end
+        again, later = [[0, 0], [1, 2], [1, 4]], [[1, 4]]
+        was_there, new = found[1]["positions"], found[3]["positions"]
+        assert was_there == {"reset": again[1:], "call": again} == found[2]["positions"]
+        assert new == {"reset": [], "call": later}
+
+
+@pytest.mark.parametrize("word", ["1@7", "1-7"])
+def test_too_few_are_left_for_a_while(tmp_path, word):
+    """Who is left waits for a newcomer, and both begin with the same state, however one went."""
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.chmod(0o755)
+    options = ["-np", 2, "--min-np", 2, "--host-discovery-script", script]
+    code, output, found = train(tmp_path, "loop", word, options=options)
+    assert code == 0, output[-6000:]
+    assert sorted(found) == [0, 2], output[-6000:]
+    assert all(one["once"] and one["traces"] == 1 for one in found.values()), found
+    assert (found[0]["sizes"], found[2]["sizes"]) == ([2, 2], [2])
+
+
+@pytest.mark.tf_keras
+@pytest.mark.every_version
+@pytest.mark.parametrize(
+    ("how", "keras_job"),
+    [("loop", "keras3"), ("loop", "keras2"), ("fit", "tf_keras")],
+    indirect=["keras_job"],
+)
+def test_a_script_for_horovod(tmp_path, how, keras_job):
+    """Unedited, on each Keras: one rank is killed, and the other goes on with the one that comes.
+
+    The loop goes on at its last commit, after which it does as many steps as at first.
+    """
+    script = tmp_path / "hosts.sh"
+    script.write_text("#!/bin/sh\necho localhost:2\n")
+    script.chmod(0o755)
+    env = {**WITH_MPIRUN, **keras_job.env}
+    command = [sys.executable, "-m", "smddp_tf.launch", "-np", 2, "--min-np", 2]
+    command += ["--host-discovery-script", script, *launcher.warm_python(keras_job.python, env)]
+    command += ["-m", "smddp_tf.compat", launcher.ROOT / "tests/scripts/horovod_elastic.py", how]
+    code, output, timed_out = launcher.run_command(command, timeout=200, env=env)
+    assert (code, timed_out) == (0, False), output[-6000:]
+    done = {"loop": 6 + 9, "fit": 3}[how]
+    assert f"slot 0 sizes [2, 2] done {done} equal True" in output, output[-6000:]
+    assert f"slot 2 sizes [2] done {done} equal True" in output, output[-6000:]
 
 
 def test_process_sets_a_notice_and_the_learning_rate(tmp_path):

@@ -4,9 +4,10 @@
 
 In slot 1 the process ends itself with SIGKILL before step 7 (-1: before the training), and the
 ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it
-raises an exception, with all!7 every one does. With 1~7 it is late for step 7 by more than
-SMDDP_TIMEOUT_SECONDS, with 1~~7 each time that this step comes. 1#7 leaves a file of that name in
-FOLDER. Each rank that ends well leaves a line of JSON there.
+raises an exception, with all!7 every one does. With 1-7 it gets SIGTERM, and the ranks wait until
+it has left. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each time
+that this step comes. 1#7 leaves a file of that name in FOLDER. Each rank that ends well leaves a
+line of JSON there.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
@@ -29,10 +30,10 @@ EPOCHS, BATCHES, BATCH = 4, 5, 12
 STEPS = EPOCHS * BATCHES
 folder, how, plan = pathlib.Path(sys.argv[1]), sys.argv[2], set(sys.argv[3:])
 slot = int(os.environ["SMDDP_RENDEZVOUS_SLOT"])
-sizes, resets = [], []
+sizes, resets, members = [], [], []
 
 
-def before_step(state, step):
+def before_step(step):
     if f"{slot}#{step}" in plan:
         (folder / f"{slot}#{step}").touch()
     if f"{slot}@{step}" in plan:
@@ -44,10 +45,28 @@ def before_step(state, step):
     if {f"{slot}~{step}", f"{slot}~~{step}"} & plan:
         plan.discard(f"{slot}~{step}")
         time.sleep(2 * float(os.environ["SMDDP_TIMEOUT_SECONDS"]))
+
+
+def await_others(state, step):
+    """Before a step whose samples Samples.batches() has not handed out yet."""
     end = time.monotonic() + 100
-    while f"{hvd.size() + 1}+{step}" in plan and time.monotonic() < end:
+    if f"{slot}-{step}" in plan:
+        os.kill(os.getpid(), signal.SIGTERM)
+    while is_awaited(step) and time.monotonic() < end:
         state.check_host_updates()
         time.sleep(0.05)
+
+
+def is_awaited(step):
+    """Whether a rank is to come or to leave before this step."""
+    leave = any(f"{member}-{step}" in plan for member in members)
+    return leave or f"{hvd.size() + 1}+{step}" in plan
+
+
+def begins():
+    """At each call of the training function."""
+    sizes.append(hvd.size())
+    members[:] = hvd.allgather_object(slot)
 
 
 def before_training():
@@ -56,7 +75,7 @@ def before_training():
     end = time.monotonic() + 100
     while f"{slot}@-1" in plan and time.monotonic() < end:
         if len(list(folder.glob("ready*"))) == hvd.size():
-            before_step(None, -1)
+            before_step(-1)
         time.sleep(0.05)
 
 
@@ -79,12 +98,13 @@ def sum_numbers():
 
     @hvd.elastic.run
     def train(state):
-        sizes.append(hvd.size())
+        begins()
         while state.samples.epoch < EPOCHS:
             for mine in state.samples.batches():
-                before_step(state, state.step)
+                before_step(state.step)
                 add(mine)
                 state.step += 1
+                await_others(state, state.step)
                 if state.step % 3 == 0:
                     state.commit()
 
@@ -116,7 +136,8 @@ class Watch(tf.keras.callbacks.Callback):
         self.state, self.step = state, step
 
     def on_train_batch_begin(self, batch, logs=None):
-        before_step(self.state, self.step())
+        before_step(self.step())
+        await_others(self.state, self.step())
 
 
 def compiled(**objects):
@@ -151,7 +172,7 @@ def fit_first():
 
     @hvd.elastic.run
     def train(state):
-        sizes.append(hvd.size())
+        begins()
         left = EPOCHS - state.epoch
         model.fit(mine, steps_per_epoch=BATCHES, epochs=left, callbacks=callbacks, verbose=0)
 
@@ -162,10 +183,17 @@ def fit_first():
 
 def fit():
     model, state = compiled(epoch=0, batch=0)
+    positions = {"reset": [], "call": []}
+
+    def note(event):
+        positions[event].append([state.epoch, state.batch])
+
+    state.register_reset_callbacks([lambda: note("reset")])
 
     @hvd.elastic.run
     def train(state):
-        sizes.append(hvd.size())
+        begins()
+        note("call")
         callbacks = [  # made anew each time, as scripts do
             Watch(state, lambda: state.epoch * BATCHES + state.batch),
             hvd.elastic.UpdateBatchStateCallback(state),
@@ -179,7 +207,7 @@ def fit():
             model.fit(mine.skip(state.batch), epochs=1, callbacks=callbacks, verbose=0)
 
     train(state)
-    return compared(model)
+    return {"positions": positions, **compared(model)}
 
 
 def fit_samples():
@@ -188,7 +216,7 @@ def fit_samples():
 
     @hvd.elastic.run
     def train(state):
-        sizes.append(hvd.size())
+        begins()
         callbacks = [
             Watch(state, lambda: state.samples.epoch * BATCHES + state.samples.position // BATCH),
             hvd.elastic.CommitStateCallback(state, batches_per_commit=2),
