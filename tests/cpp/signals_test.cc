@@ -145,7 +145,10 @@ const char kWords[] =
 std::string WordsOfARankInMpi(int looks, int then) {
   auto body = [&] {
     constexpr size_t kChunk = 4096;
-    std::vector<char> memory(ShmGroup::BytesNeeded(1, kChunk));
+    struct alignas(64) Line {
+      char bytes[64];
+    };
+    std::vector<Line> memory(ShmGroup::BytesNeeded(1, kChunk) / sizeof(Line) + 1);
     ShmGroup shm(memory.data(), 0, 1, kChunk);
     Topology topology = Topology::FromKeys(0, std::vector<int>{0, 1});
     Config config;

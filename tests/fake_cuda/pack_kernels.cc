@@ -15,7 +15,9 @@ void Run(const FakeArgs& bytes, unsigned blocks) {
   PackArgs args;
   std::memcpy(&args, bytes.bytes, sizeof args);
   std::vector<PackEntry> entries(args.num_entries);
-  std::memcpy(entries.data(), FakeBytes(args.entries), entries.size() * sizeof(PackEntry));
+  if (!entries.empty()) {
+    std::memcpy(entries.data(), FakeBytes(args.entries), entries.size() * sizeof(PackEntry));
+  }
   for (PackEntry& entry : entries) {
     entry.in = FakeBytes(entry.in);
     entry.out = FakeBytes(entry.out);

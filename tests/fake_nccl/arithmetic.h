@@ -86,18 +86,28 @@ T To(V value) {
   }
 }
 
+// Integers wrap around, as a GPU's do; in C++ only unsigned ones may.
+template <typename V>
+auto Wrapping(V value) {
+  if constexpr (std::is_integral_v<V>) {
+    return static_cast<uint64_t>(value);
+  } else {
+    return value;
+  }
+}
+
 template <typename T>
 T Combined(T a, T b, int op) {
   auto x = Value(a), y = Value(b);
   switch (op) {
     case kProduct:
-      return To<T>(x * y);
+      return To<T>(Wrapping(x) * Wrapping(y));
     case kMax:
       return x > y || y != y ? a : b;
     case kMin:
       return x < y || y != y ? a : b;
     default:
-      return To<T>(x + y);
+      return To<T>(Wrapping(x) + Wrapping(y));
   }
 }
 

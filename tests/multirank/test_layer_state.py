@@ -10,6 +10,12 @@ def test_normalization_in_fit(keras_job):
     assert results[0]["same"], results
 
 
+def test_normalization_in_a_layer(keras_job):
+    """No false alarm."""
+    results = keras_job(layer_state.normalization_in_a_layer, 2).check(2)
+    assert all(one == {"said": [], "same": True} for one in results.values()), results
+
+
 def test_loaded_on_rank_0(keras_job):
     """broadcast_variables(model.variables) refreshes what follows from them."""
     results = keras_job(layer_state.loaded_on_rank_0, 2).check(2)

@@ -37,7 +37,8 @@ def _of_integers(factor: float, dtype: Any) -> float:
     Raises:
       ValueError: it is infinite.
     """
-    rounded = float(np.float32(factor))
+    with np.errstate(over="ignore"):  # the refusal says it
+        rounded = float(np.float32(factor))
     if math.isinf(rounded):
         raise ValueError(
             f"a prescale or postscale factor is {factor}, of {dtype.base_dtype.name}: integers "

@@ -14,6 +14,7 @@ from tensorflow.python.framework.func_graph import FuncGraph  # noqa: E402
 
 _OF_MODELS = ("train_function", "test_function", "predict_function")
 # The functions of models, which are made anew; the graph in which tf_keras and Keras 2 make models.
+# What layers trace to learn their outputs' shapes is thrown away: a scratch_graph, by its name.
 _KNOWN = ("one_step_on_", "multi_step_on_", "run_step", "keras_graph", *_OF_MODELS)
 
 
@@ -48,7 +49,7 @@ def _functions_with(objects, layers) -> list:
         return any(operation.fullmatch(op.name) for op in graph.get_operations())
 
     graphs = [o for o in objects if issubclass(type(o), FuncGraph)]
-    others = [g for g in graphs if not g.name.startswith(_KNOWN)]
+    others = [g for g in graphs if not g.name.startswith(_KNOWN) and "scratch_graph" not in g.name]
     return sorted({graph.name for graph in others if uses(graph)})
 
 

@@ -87,7 +87,7 @@ TEST(PeersGatherBlocks) {
       for (bool in_place : {false, true}) {
         size_t all = bytes * static_cast<size_t>(size);
         char* recv = group->Memory(all + bytes);
-        std::memset(recv, '?', all + bytes);
+        if (all + bytes > 0) std::memset(recv, '?', all + bytes);
         char* send = in_place ? recv + bytes * static_cast<size_t>(rank) : recv + all;
         Fill(send, rank, 0, bytes);
         Status status = group->StartAllgather(send, bytes, recv);
@@ -172,7 +172,7 @@ TEST(PeersBroadcast) {
     for (size_t bytes : {size_t{0}, size_t{1}, size_t{100001}}) {
       for (int root = 0; root < group->size(); ++root) {
         char* buffer = group->Memory(bytes);
-        std::memset(buffer, '?', bytes);
+        if (bytes > 0) std::memset(buffer, '?', bytes);
         if (root == group->rank()) Fill(buffer, root, 0, bytes);
         Status status = group->StartBroadcast(buffer, bytes, root);
         if (status.ok()) status = Finish(group);

@@ -1,5 +1,6 @@
 """What ranks do in test_layer_state.py: state of layers that is no variable, or follows from it."""
 
+import gc
 import warnings
 
 import numpy as np
@@ -44,6 +45,31 @@ def normalization_in_fit():
     _fit(model, _shard(), C.CheckRanksEqual())
     differ = np.sum(np.any(hvd.predict(model, x) != model.predict(x, verbose=0), axis=1))
     report(rows=int(differ), same=_same(np.asarray(model.layers[0].mean).tolist()))
+
+
+class _Around(layers.Layer):
+    """A layer with a layer, whose call Keras traces to learn the shape of its output."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.inner = layers.Normalization()
+
+    def call(self, inputs):
+        return self.inner(inputs)
+
+
+def normalization_in_a_layer():
+    """What Keras traced in vain is nobody's function, so nothing is said of it."""
+    gc.disable()  # what was thrown away may still be there
+    around = _Around()
+    around.inner.adapt(_shard())
+    model = keras.Sequential([keras.Input((3,)), around, layers.Dense(1)])
+    model.predict(_shard(), verbose=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _fit(model, _shard())
+    said = [str(one.message) for one in caught if "had been traced" in str(one.message)]
+    report(said=said, same=_same(np.asarray(around.inner.mean).tolist()))
 
 
 def loaded_on_rank_0():
