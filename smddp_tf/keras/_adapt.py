@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 from smddp_tf._src.collectives.checks import check_root
-from smddp_tf._src.collectives.objects import allgather_object
+from smddp_tf._src.collectives.objects import allgather_object, broadcast_object
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._src.state import share
+from smddp_tf._src.state import held, kinds, share
 
 tf = tensorflow()
 
 
-def _adapted_by_root(layer: Any, data: Any, options: dict[str, Any]) -> str:
-    """What went wrong; "" if nothing."""
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return pickle.dumps(value)
+    except Exception:  # whatever a class of the script's says to this
+        return None
+
+
+def _objects_of(layer: Any) -> dict[str, tuple[Any, bytes | None]]:
+    """The attributes of a layer of the script's own that are no plain values."""
+    if isinstance(kinds.kind_of(layer), kinds.Adapted):
+        return {name: (value, _pickled(value)) for name, value in held.others(layer).items()}
+    return {}
+
+
+def _adapted_by_root(layer: Any, data: Any, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What went wrong, "" if nothing; the objects that adapt() made or changed."""
+    before = _objects_of(layer)
     try:
         layer.adapt(data, **options)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
+        return f"{type(error).__name__}: {error}", {}
+    changed = {}
+    for name, (value, pickled) in _objects_of(layer).items():
+        old, old_pickled = before.get(name, (None, None))
+        if value is old and pickled == old_pickled:
+            continue
+        if pickled is None:
+            kind = type(value).__name__
+            return f"it keeps a {kind} in {name!r}, which pickle cannot send to other ranks", {}
+        changed[name] = value
+    return "", changed
 
 
 def adapt(
@@ -42,7 +67,9 @@ def adapt(
     Args:
       layer: a preprocessing layer of Keras 3, tf_keras or Keras 2 (Normalization, StringLookup,
         IntegerLookup, TextVectorization, Discretization), a FeatureSpace, or a layer of your own
-        with adapt(); made with the same arguments on all ranks.
+        with adapt(); made with the same arguments on all ranks. Of your own layer's attributes all
+        ranks get the variables, numbers, texts, arrays, tensors and lookup tables, containers of
+        these, and what else adapt() has changed and pickle can send.
       data: what layer.adapt() takes, on the root.
       root_rank: the rank that adapts, as numbered in the job.
       process_set: the ranks that take part; must include this rank.
@@ -74,11 +101,11 @@ def adapt(
         raise RuntimeError("adapt() reads data when it is called; call it outside of tf.function")
 
     is_root = basics.rank() == root_rank
-    problem = _adapted_by_root(layer, data, options) if is_root else ""
-    problems = allgather_object(problem, name="adapt", process_set=process_set)
-    if any(problems):
-        name = share.name_of(layer)
-        raise RuntimeError(f"adapt() of {name} failed on rank {root_rank}: {''.join(problems)}")
+    problem, objects = _adapted_by_root(layer, data, options) if is_root else ("", {})
+    told = allgather_object((problem, bool(objects)), name="adapt", process_set=process_set)
+    if any(problem for problem, _ in told):
+        name, problems = share.name_of(layer), "".join(problem for problem, _ in told)
+        raise RuntimeError(f"adapt() of {name} failed on rank {root_rank}: {problems}")
     # Not the encoders of a FeatureSpace, which the other ranks do not have yet.
     preprocessors = getattr(layer, "preprocessors", None)
     if isinstance(preprocessors, dict):
@@ -86,4 +113,8 @@ def adapt(
     else:
         layers = share.layers_of(layer)
     share.send(layers, root_rank, process_set)
+    if any(objects for _, objects in told):
+        objects = broadcast_object(objects, root_rank, name="adapted", process_set=process_set)
+        for name, value in objects.items() if not is_root else ():
+            setattr(layer, name, value)
     return layer

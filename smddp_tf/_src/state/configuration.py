@@ -1,10 +1,17 @@
-"""What a layer was made with, as texts to compare between ranks."""
+"""What a layer was made with, as texts to compare between ranks.
+
+That is its arguments, the arrays, tensors and tables that a layer of the script's own keeps, and
+what a Lambda's function takes from the script around it.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
+
+from smddp_tf._src.state import held
 
 # Names and seeds may differ by rank, and batch sizes; contents are compared as state.
 _LEFT_OUT = {
@@ -46,13 +53,61 @@ def _config(layer) -> dict:
     return {key: v for key, v in config.items() if not (lambdas and key == "function")}
 
 
+def _plain_or_none(value):
+    try:
+        return held.plain(value)
+    except held.NotPlain:
+        return None
+
+
+def _around(function) -> dict:
+    """Name -> value of variables around a function, of its module, and of arguments' defaults."""
+    try:
+        around = inspect.getclosurevars(function)
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C, or a variable around it has no value yet
+        return {}
+    defaults = {k: one.default for k, one in parameters.items() if one.default is not one.empty}
+    return {**around.globals, **around.nonlocals, **defaults}
+
+
+def _captured(function, known=()) -> dict:
+    """The values that a function has besides its arguments, and those of functions that it calls.
+
+    Name -> text. Of other modules' functions nothing is looked at.
+    """
+    texts: dict[str, str] = {}
+    for name, value in _around(function).items():
+        if inspect.isfunction(value):
+            if value.__module__ == function.__module__ and value not in known:
+                texts |= _captured(value, (*known, function))
+            continue
+        try:
+            texts[f"{name} in {function.__name__}"] = held.described(held.plain(value))
+        except held.NotPlain:
+            continue
+    return texts
+
+
+def _held(layer) -> dict:
+    """The data of a layer that has no adapt(), by which it would be state: name -> text."""
+    if hasattr(layer, "adapt") or not hasattr(layer, "_flatten_layers"):
+        return {}
+    if type(layer).__module__.split(".")[0] in ("keras", "tf_keras"):
+        return {}
+    some = {k: v for k, v in held.capture(layer).items() if "seed" not in k and held.is_data(v)}
+    return {name: held.described(value) for name, value in some.items()}
+
+
 def of(layer) -> dict:
     """The class and the arguments of a layer: name -> text."""
     values = {"class": type(layer).__name__}
     for key, value in _config(layer).items():
         if key not in _LEFT_OUT and not hasattr(value, "_flatten_layers"):
             values[key] = str(_plain(value))
-    return values
+    function = getattr(layer, "function", None)
+    captured = _captured(function) if inspect.isfunction(function) else {}
+    return _held(layer) | captured | values
 
 
 def says_what_inputs_mean(layer) -> bool:

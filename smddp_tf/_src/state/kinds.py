@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.state import tables
+from smddp_tf._src.state import held, tables
 
 tf = tensorflow()
 
@@ -269,7 +269,7 @@ class FeatureSpace:
 
 
 class Adapted:
-    """A layer of the script's own with adapt(): variables, and what finalize_state() computes."""
+    """A layer of the script's own with adapt(): variables, other attributes, what follows."""
 
     title = "what adapt() computed"
 
@@ -283,25 +283,27 @@ class Adapted:
         return [one for one in layer.weights if hasattr(one, "assign")]
 
     def capture(self, layer):
-        """The variables."""
-        if not layer.built:
-            return None
-        weights = [np.asarray(tf.convert_to_tensor(one)) for one in self._variables(layer)]
-        return {"shape": _built_shape(layer), "weights": weights}
+        """The variables, with the shape to build them with, and the attributes."""
+        return {
+            "shape": _built_shape(layer) if layer.built else None,
+            "weights": [np.asarray(tf.convert_to_tensor(one)) for one in self._variables(layer)],
+            "held": held.capture(layer),
+        }
 
     def problem(self, layer, state) -> str:
-        """Other variables than the root's."""
-        if state is None or not layer.built:
-            return ""
+        """Other variables than the root's, or a table that cannot be made."""
         both = (self._variables(layer), state["weights"])
         own, new = [[tuple(one.shape) for one in some] for some in both]
-        return "" if own == new else f"has variables of shapes {own}, but {new} on the root"
+        if own != new and (layer.built or state["shape"] is None):
+            return f"has variables of shapes {own}, but {new} on the root"
+        return held.problem(layer, state["held"])
 
     def apply(self, layer, state) -> None:
-        """Assigns them."""
+        """Assigns and sets them."""
         _build(layer, state["shape"])
         for variable, value in zip(self._variables(layer), state["weights"], strict=True):
             variable.assign(value)
+        held.apply(layer, state["held"])
         self.refresh(layer)
         _note_adapted(layer)
 
@@ -314,8 +316,8 @@ class Adapted:
 
     @staticmethod
     def describe(state) -> str:
-        """How many variables."""
-        return f"{len(state['weights'])} variables"
+        """How many variables, and the names of the attributes."""
+        return f"{len(state['weights'])} variables, {', '.join(state['held'])}"
 
 
 _KINDS = (Lookup(), Discretization(), FeatureSpace(), Normalization(), Adapted())

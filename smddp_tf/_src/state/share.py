@@ -12,6 +12,7 @@ from smddp_tf._src.gradients.equality import differences
 from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import global_process_set
 from smddp_tf._src.state import configuration, kinds, traces
+from smddp_tf._src.state.held import digest
 from smddp_tf.errors import RanksDifferError
 
 
@@ -47,18 +48,6 @@ def refresh(layers) -> list:
     return [layer for layer, kind in stateful if kind is not None and kind.refresh(layer)]
 
 
-def _digest(value) -> str:
-    """A text that is as different as the values are."""
-    if isinstance(value, dict):
-        return str({key: _digest(one) for key, one in value.items()})
-    if isinstance(value, (list, tuple)):
-        return str([_digest(one) for one in value])
-    if not isinstance(value, np.ndarray):
-        return repr(value)
-    data = repr(value.tolist()).encode() if value.dtype == object else value.tobytes()
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
-
-
 class _Stateful:
     """The layers that keep something, with a key that is the same on all ranks."""
 
@@ -89,7 +78,7 @@ class _Stateful:
         changed = []
         for key, (layer, kind) in reversed(self.layers.items()):
             own = kind.capture(layer)
-            if states[key] is not None and _digest(own) != _digest(states[key]):
+            if states[key] is not None and digest(own) != digest(states[key]):
                 kind.apply(layer, states[key])
                 changed.append(layer)
         return changed
@@ -150,11 +139,11 @@ def fingerprint(model, local=frozenset()) -> dict:
     for key, (layer, kind) in _Stateful(layers).layers.items():
         state = kind.capture(layer)
         label = f"{kind.title} of {name_of(layer)}"
-        described = "nothing" if state is None else f"{kind.describe(state)} ({_digest(state)})"
+        described = "nothing" if state is None else f"{kind.describe(state)} ({digest(state)})"
         found[key] = (label, described)
         if isinstance(kind, kinds.Normalization) and state is not None:
             in_use = [np.asarray(layer.mean), np.asarray(layer.variance)]
-            found[f"{key} in use"] = (f"{label}, in use,", _digest(in_use))
+            found[f"{key} in use"] = (f"{label}, in use,", digest(in_use))
     return found
 
 
@@ -219,7 +208,7 @@ def send(layers, root_rank: int, process_set=global_process_set, compared=True) 
     configured = [_configurations(layers, strict) for strict in (True, False)] if compared else []
     texts = [[(key, text) for key, (_, text) in entries.items()] for entries in configured]
     of_all = allgather_object(
-        (bool(stale), *(hash_of(one) for one in (texts, _digest(states)))),
+        (bool(stale), *(hash_of(one) for one in (texts, digest(states)))),
         name="state of layers",
         process_set=process_set,
     )
