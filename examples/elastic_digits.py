@@ -36,7 +36,7 @@ def main():
     digits = load_digits()
     x, y = (digits.data / 16.0).astype("f4"), digits.target.astype("i8")
 
-    tf.keras.utils.set_random_seed(hvd.rank())
+    hvd.set_random_seed(0)
     model = tf.keras.Sequential([tf.keras.layers.Dense(128, "relu"), tf.keras.layers.Dense(10)])
     model.build([None, x.shape[1]])
     optimizer = tf.keras.optimizers.SGD(0.1, momentum=0.9)

@@ -18,7 +18,7 @@ from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.order import in_session
 from smddp_tf._src.job import basics
 from smddp_tf.errors import RanksDifferError
-from smddp_tf.keras import _samples
+from smddp_tf.keras import _order_in_functions, _samples
 
 tf = tensorflow()
 
@@ -31,7 +31,15 @@ SHUFFLED = (
     "elements would come twice in an epoch and others never. " + _REMEDY + "; or call shard() "
     "before shuffle(), or shard(shuffle=True)"
 )
-SEEDS, LAST_SEEDS = "seeds of shuffles", "seeds of the last shuffle"  # labels of entries
+CHOSEN = (
+    "each rank chooses other elements: a function of filter(), flat_map() or the like, or "
+    "rejection_resample(), draws random numbers, which differ by rank, so some elements would come "
+    "twice in an epoch and others never: call shard() before it, or draw with "
+    "tf.random.stateless_uniform() and a seed that follows from the element's number (enumerate())"
+)
+# Labels of entries.
+SEEDS, LAST_SEEDS = "seeds of shuffles", "seeds of the last shuffle"
+DRAWS = "seeds of random numbers"
 _SEED_NAMES = "_seed", "_seed2"  # of TensorFlow's datasets
 _KEPT_EPOCHS = 4  # of the orders that a sequence had
 
@@ -63,6 +71,14 @@ def seeds_of(dataset) -> list:
             own = [tf.get_static_value(getattr(one, name, None)) for name in _SEED_NAMES]
             known = None not in own and any(own)
             seeds.append(tuple(int(seed) for seed in own) if known else None)
+    return seeds
+
+
+def seeds_in_functions(dataset) -> _order_in_functions.Seeds:
+    """Those by which the functions of a dataset order and choose its elements."""
+    seeds = _order_in_functions.Seeds()
+    for one in _walk(dataset):
+        seeds.add(one)
     return seeds
 
 

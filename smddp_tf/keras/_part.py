@@ -62,7 +62,9 @@ def _check_order(data, process_set) -> None:
     """
     seeds = []
     if isinstance(data, tf.data.Dataset):
-        seeds, entries = _order.seeds_of(data), _order.of_dataset(data)
+        within = _order.seeds_in_functions(data)
+        seeds = _order.seeds_of(data) + within.shuffles + within.draws
+        entries = _order.of_dataset(data)
     elif isinstance(data, SEQUENCE):
         entries = _order.of_sequence(data)
     else:
@@ -70,10 +72,10 @@ def _check_order(data, process_set) -> None:
     _, lines = _order.agree({**entries, _order.SEEDS: seeds}, "order of data", process_set)
     if process_set.size() > 1 and (lines.pop(_order.SEEDS, None) is not None or None in seeds):
         raise ValueError(
-            "the dataset is shuffled, in another order on each rank, so the parts of the ranks "
-            "would overlap; evaluate and predict without shuffle() (of Dataset.list_files() too), "
-            "with a seed that is the same on all ranks, or hvd.shard() the data before shuffle() "
-            "and say sharded=True"
+            "the dataset is shuffled, in another order on each rank, or a filter() in it chooses "
+            "at random, so the parts of the ranks would overlap; evaluate and predict without "
+            "shuffle() (of Dataset.list_files() too), with a seed that is the same on all ranks, "
+            "or hvd.shard() the data before and say sharded=True"
         )
     _order.refuse(lines, "hvd.evaluate or hvd.predict")
 

@@ -65,19 +65,25 @@ def in_one_order(dataset, arguments: dict, process_set):
     *inner, last = [*_order.seeds_of(dataset), ()]
     if "Shuffle" in type(dataset).__name__ and hasattr(dataset, "_reshuffle_each_iteration"):
         *inner, last = inner
+    within = _order.seeds_in_functions(dataset)
+    inner = inner + within.shuffles
     entries = {
         **arguments,
         **_order.of_dataset(dataset),
         _order.SEEDS: inner,
         _order.LAST_SEEDS: last,
+        _order.DRAWS: within.draws,
     }
     offer = last or (_order.seed_of_this_process(), 1)
     seeds, lines = _order.agree(entries, "shard of a dataset", process_set, offer)
     if process_set.size() == 1:
         return dataset
     differ = lines.pop(_order.SEEDS, None) is not None or None in inner
+    chosen = lines.pop(_order.DRAWS, None) is not None or None in within.draws
     reseed = lines.pop(_order.LAST_SEEDS, None) is not None or last is None
     _order.refuse(lines, "hvd.shard")
+    if chosen:
+        raise ValueError(f"hvd.shard divides a dataset, but {_order.CHOSEN}")
     if differ:
         raise ValueError(f"hvd.shard divides a dataset, but {_order.SHUFFLED}")
     if not reseed:

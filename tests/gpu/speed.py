@@ -212,6 +212,7 @@ def main() -> None:
     job.init()
     gpu = cuda.Gpu(basics.local_rank() % cuda.count())
     report = {"gpu": gpu.name(), "sm": gpu.capability(), "ranks": basics.size()}
+    report["gpus"] = cuda.count()
     if basics.rank() == 0:
         image = args.image.read_bytes()
         report["packing"] = packing(gpu, image, args.lists, args.repeats, args.largest)

@@ -106,4 +106,7 @@ def test_speed(machine, tmp_path):
         assert not real or min(row["pack_of_copy"], row["unpack_of_copy"]) >= 0.85, row
     for row in report["buckets"]:
         assert min(row["post_us"], row["bucket_us"], row["nccl_us"]) > 0, row
-        assert not real or (row["post_us"] < 30 and row["over_nccl_us"] < 10), row
+        assert not real or row["post_us"] < 30, row
+        # NCCL alone means nothing where ranks share a GPU, whose contexts take turns.
+        shared = report["ranks"] > report["gpus"]
+        assert not real or shared or row["over_nccl_us"] < 10, row

@@ -16,3 +16,8 @@ def test_sequences(keras_job):
 def test_evaluated(keras3_job):
     """evaluate() and predict() refuse other data on each rank."""
     keras3_job(keras_order.evaluated, 2).check(2)
+
+
+def test_functions_of_datasets(keras_job):
+    """A shuffle inside interleave(), a random filter: right, or refused."""
+    keras_job(keras_order.functions_of_datasets, 2).check(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 from smddp_tf._src.collectives.objects import broadcast_object
@@ -13,6 +14,7 @@ from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global
 from smddp_tf._src.state import share
 from smddp_tf._src.state.variables import variables_only
 from smddp_tf._src.types import LoadedClass
+from smddp_tf.keras.callbacks import _fit
 from smddp_tf.keras.callbacks._base import (
     Callback,
     build,
@@ -30,8 +32,8 @@ def RankZero(  # noqa: N802 - used like a callback class
     """Runs a callback on rank 0 only; other ranks get one that does nothing.
 
     Use it for callbacks that write or print: ProgbarLogger, TensorBoard, ModelCheckpoint,
-    CSVLogger. Do not use it for callbacks that affect training (early stopping, learning rate):
-    those must run on all ranks.
+    CSVLogger. Callbacks that affect training (early stopping, learning rate) must run on all ranks:
+    for those it warns.
 
     Args:
       callback: any Keras callback.
@@ -46,6 +48,13 @@ def RankZero(  # noqa: N802 - used like a callback class
     if isinstance(callback, type) or not hasattr(callback, "set_model"):
         raise TypeError(f"RankZero takes a callback object, not {callback!r}")
     check_process_set(process_set)
+    if name := _fit.title(callback):
+        warnings.warn(
+            f"RankZero({name}) changes training on rank 0 alone, so the ranks come apart or wait "
+            "for each other: give all ranks the callback",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     return callback if process_set.rank() == 0 else Callback()
 
 

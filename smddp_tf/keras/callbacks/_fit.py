@@ -106,7 +106,7 @@ def _sets(callback: Any) -> set[str]:
     return found & _DECIDING_ATTRIBUTES
 
 
-def _title(callback: Any) -> str:
+def title(callback: Any) -> str:
     """The name of a callback that must be in the lists of all ranks; "" for others."""
     kind, keras_kind = type(callback), _keras_class(callback)
     ours = kind.__module__.split(".")[0] == _OURS and kind is not Callback
@@ -173,7 +173,7 @@ def _written(callbacks: list[Any]) -> list[str]:
 
 def _entries(fit: _Fit, callback: Any) -> dict[str, Any]:
     """What all ranks should give fit() alike, as entries for differences()."""
-    titles = [title for title in map(_title, fit.callbacks) if title]
+    titles = [name for name in map(title, fit.callbacks) if name]
     params = callback.params or {}
     texts = {
         "callbacks that change training": f"[{', '.join(titles)}]",

@@ -111,8 +111,22 @@ def _models_without_trainable_weights():
     assert _told([], layers=[frozen]) == []
 
 
+def _on_rank_zero_alone():
+    """Told when it is made, as there may be no broadcast callback to look at the lists."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        C.RankZero(K.CSVLogger(str(OUT / "log.csv")))
+        C.RankZero(Prints())
+        assert not caught, [str(one.message) for one in caught]
+        for callback in (K.EarlyStopping("loss"), C.ReduceLROnPlateau("loss"), StopsItself()):
+            C.RankZero(callback)
+            assert f"RankZero({type(callback).__name__})" in str(caught[-1].message)
+    assert len(caught) == 3, [str(one.message) for one in caught]
+
+
 def warnings_when_training_begins():
     _callbacks_that_decide_alone()
+    _on_rank_zero_alone()
     _what_is_right()
     _what_differs()
     report(done=True)

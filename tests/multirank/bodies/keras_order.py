@@ -218,3 +218,79 @@ def evaluated():
         with raises(ValueError, "different data"):
             call()
     report(done=True)
+
+
+def _shuffled_inside(seed=None):
+    """A shuffle in the function of interleave(), as of the lines of files."""
+    files = Dataset.range(10)
+
+    def lines(i):
+        return Dataset.range(i * 100, i * 100 + 100).shuffle(100, seed=seed)
+
+    return files.interleave(lines, cycle_length=2)
+
+
+def _within_a_function():
+    """The same, in a function that the function calls, behind a map."""
+
+    @tf.function
+    def own(i):
+        return Dataset.range(i, i + 1).shuffle(2).reduce(tf.constant(0, tf.int64), lambda _, e: e)
+
+    chosen = Dataset.range(N).filter(lambda i: own(i) >= 0)
+    return chosen.map(lambda i: i)
+
+
+def _some(seed=None):
+    return Dataset.range(N).filter(lambda i: tf.random.uniform([], seed=seed) < 0.9)
+
+
+def _some_by_number():
+    def chosen(i, element):
+        return tf.random.stateless_uniform([], tf.stack([3, i])) < 0.9
+
+    return Dataset.range(N).enumerate().filter(chosen).map(lambda i, element: element)
+
+
+def _resampled():
+    classes = Dataset.range(N).map(lambda i: i % 2)
+    return classes.rejection_resample(lambda c: tf.cast(c, tf.int32), [0.2, 0.8], [0.5, 0.5])
+
+
+def _augmented():
+    """Random numbers that are elements, also where a function makes the dataset."""
+
+    def noisy(i):
+        return Dataset.range(i, i + 1).map(lambda e: e + 0 * tf.random.uniform([], 0, 2, tf.int64))
+
+    whole = Dataset.range(N).map(lambda e: e + 0 * tf.random.uniform([], 0, 2, tf.int64))
+    return whole.flat_map(noisy)
+
+
+def functions_of_datasets():
+    """Ranks whose functions of tf.data shuffle or choose otherwise are told; others are not."""
+    remedy = "hvd.set_random_seed(seed)"
+    for own_seed in (False, True):
+        if own_seed:
+            keras.utils.set_random_seed(rank + 1)
+        for dataset in (_shuffled_inside(), _within_a_function()):
+            with raises(ValueError, "shuffles the dataset", remedy):
+                hvd.shard(dataset)
+        for dataset in (_some(), _resampled()):
+            with raises(ValueError, "chooses other elements", "call shard() before", "stateless"):
+                hvd.shard(dataset)
+    with raises(ValueError, "shuffles the dataset"):
+        hvd.shard(_shuffled_inside(seed=3))  # with the ranks' own global seeds
+    with raises(ValueError, "in another order on each rank"):
+        hvd.predict(keras.Sequential([keras.Input([1])]), _shuffled_inside().batch(4))
+    assert _divided(_augmented())[0] == [0, 0, 0, 0]
+    hvd.set_random_seed(5)
+    found = {"shuffled inside": _divided(_shuffled_inside())[0], "in a map": None}
+    found["in a map"] = _divided(_augmented())[0]
+    assert all(wrong == [0, 0, 0, 0] for wrong in found.values()), found
+    with raises(ValueError, "chooses other elements"):
+        hvd.shard(_some(seed=1))
+    twice = _divided(_some_by_number())[0][2:]
+    assert twice == [0, 0], twice
+    hvd.shard(hvd.shard(Dataset.range(8), shuffle=True))
+    report(done=True)
