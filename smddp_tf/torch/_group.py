@@ -124,8 +124,6 @@ class SmddpProcessGroup(ProcessGroup):
         May be called on any thread, while others wait. All ranks together can go on with a new
         init_process_group().
         """
-        if self._between_two is not None:
-            self._between_two.abort()
         _steps.abort(
             f"aborted group {self._label}; this job cannot go on: call init_process_group() on all "
             "ranks again, or restart it from its last checkpoint"

@@ -55,10 +55,6 @@ class PointToPoint:
         options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
         self._gloo = ProcessGroupGloo(PrefixStore("p2p", store), rank, size, options)
 
-    def abort(self) -> None:
-        """Ends what this rank waits for."""
-        self._gloo.abort()
-
     def send(self, tensors: Any, dst: int, tag: int) -> Work:
         """Sends a list of one tensor."""
         return self._gloo.send([tensor.detach().cpu() for tensor in tensors], dst, tag)
