@@ -4,8 +4,10 @@ The names and arguments of both APIs are listed here; whether they are there, an
 arguments, is asked of the code. A test compares the page with what this prints.
 """
 
+import ast
 import importlib
 import inspect
+import pathlib
 
 from smddp_tf.compat import _install
 
@@ -146,6 +148,24 @@ API = {
     },
 }
 
+# Names of PyTorch's modules. What has them imports PyTorch, so the sources are asked.
+TORCH = (
+    f"{QUERIES} Adasum Min Max Product allreduce allreduce_ allreduce_async allreduce_async_ "
+    "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ "
+    "sparse_allreduce_async allgather allgather_async broadcast broadcast_ broadcast_async "
+    "broadcast_async_ alltoall alltoall_async reducescatter reducescatter_async join poll "
+    "synchronize barrier allgather_object broadcast_object broadcast_parameters "
+    "broadcast_optimizer_state DistributedOptimizer SyncBatchNorm elastic run"
+)
+TORCH_DIFFERENCES = {
+    "Adasum": "is a ValueError where it is used",
+    "allgather": "has no gradient",
+    "allgather_async": "has no gradient",
+    "broadcast": "has no gradient",
+    "broadcast_async": "has no gradient",
+    "DistributedOptimizer": "returns the same object; step(closure) is refused",
+}
+
 # What is different where a name works; the same in every module that has it, unless the module's
 # own name is in front.
 DIFFERENCES = {
@@ -208,6 +228,33 @@ def status_of(module, name: str, arguments: str) -> tuple:
     return "works", DIFFERENCES.get(own, DIFFERENCES.get(name, ""))
 
 
+def _assigned(path: str, name: str):
+    """What a file of the package assigns to a name, without its import."""
+    source = pathlib.Path(__file__).parents[1] / "smddp_tf" / path
+    constants = {}
+    for node in ast.parse(source.read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            constants[node.targets[0].id] = node.value
+    value = constants[name]
+    if not isinstance(value, ast.Dict):
+        return ast.literal_eval(value)
+    values = (constants[one.id] if isinstance(one, ast.Name) else one for one in value.values)
+    return dict(zip(map(ast.literal_eval, value.keys), map(ast.literal_eval, values), strict=True))
+
+
+def torch_rows() -> list:
+    """The rows of horovod.torch."""
+    there = _assigned("torch/__init__.py", "__all__")
+    refused = _assigned("compat/horovod/torch/__init__.py", "REFUSED")
+    rows = []
+    for name in sorted(TORCH.split(), key=str.lower):
+        status = "works" if name in there else "refused" if name in refused else "missing"
+        status = "partly" if name == "Adasum" else status
+        remark = TORCH_DIFFERENCES.get(name, DIFFERENCES.get(name, ""))
+        rows.append(f"| `{name}` | {status} | {refused.get(name, remark)} |")
+    return rows
+
+
 def page() -> str:
     """The page."""
     lines = [
@@ -226,6 +273,8 @@ def page() -> str:
         for name in sorted(names, key=str.lower):
             status, remark = status_of(module, name, names[name])
             lines.append(f"| `{name}` | {status} | {remark} |")
+    lines += ["", "## horovod.torch", "", "| name | status | difference |", "|---|---|---|"]
+    lines += torch_rows()
     lines += ["", "## Modules that are not provided", "", "| module | instead |", "|---|---|"]
     lines += [f"| `{name}` | {instead} |" for name, instead in _install.REFUSED.items()]
     return "\n".join(lines) + "\n"

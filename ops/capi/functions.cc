@@ -241,6 +241,15 @@ void smddp_ends_with(const char* exception) {
   });
 }
 
+int smddp_abort(const char* why) {
+  return ReturnOf([&]() -> Status {
+    Use comm;
+    if (!comm) return NotInitialized();
+    comm->Abort(why);
+    return {};
+  });
+}
+
 void smddp_ask_before_interrupts(int (*ask)(void)) { AskBeforeInterrupts(ask); }
 void smddp_ask_before_termination(int (*ask)(void)) { AskBeforeTermination(ask); }
 
@@ -441,6 +450,16 @@ void smddp_post_ragged(const smddp_request* request, const int32_t* splits, int 
     PostRagged(std::move(set), std::move(operation),
                std::vector<int32_t>(splits, splits + num_splits), std::move(output));
   });
+}
+
+void smddp_waits_for(int process_set, const char* name, char* buffer, size_t n) {
+  if (n == 0) return;
+  Use comm;
+  std::string text =
+      Guarded([&] { return comm ? comm->WaitsFor(process_set, name) : std::string(); },
+              [](const Status&) { return std::string(); });
+  std::strncpy(buffer, text.c_str(), n - 1);
+  buffer[n - 1] = '\0';
 }
 
 int smddp_check_place(int process_set, int rank, int size) {

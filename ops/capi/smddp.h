@@ -21,7 +21,7 @@ enum smddp_code {
   SMDDP_OK = 0,
   SMDDP_USAGE = 1,            // bad argument; nothing was sent
   SMDDP_MISMATCH = 2,         // the ranks' requests differ; the job can continue
-  SMDDP_TIMEOUT = 3,          // SMDDP_TIMEOUT_SECONDS passed
+  SMDDP_TIMEOUT = 3,          // SMDDP_TIMEOUT_SECONDS, or the request's own limit, passed
   SMDDP_REMOTE = 4,           // a peer died or left
   SMDDP_SYSTEM = 5,           // an operating system or MPI call failed
   SMDDP_NOT_INITIALIZED = 6,  // smddp_init was not called
@@ -72,6 +72,9 @@ SMDDP_EXPORT int smddp_is_initialized(void);
 // 1 once a collective of the job has failed on some rank, so that all others of it fail; -1 before
 // smddp_init.
 SMDDP_EXPORT int smddp_is_broken(void);
+// Fails the job: what is under way and what follows, on all ranks, with `why` behind "rank N ".
+// Waits of this rank have ended when it returns, unless a thread is inside MPI.
+SMDDP_EXPORT int smddp_abort(const char* why);
 // While ranks wait for each other, SIGINT is answered: if `ask` returns other than 0, the wait
 // fails on all ranks. It is called on any thread. Null: SIGINT does not end waits.
 SMDDP_EXPORT void smddp_ask_before_interrupts(int (*ask)(void));
@@ -215,6 +218,9 @@ typedef struct {
   // SMDDP_CUDA: the CUstream in which the inputs are computed and the outputs were allocated. The
   // outputs are complete for any stream when the collective is.
   void* stream;
+  // The collective fails once nothing in it has moved for so long; 0: SMDDP_TIMEOUT_SECONDS. Each
+  // rank's own: ranks do not compare it.
+  double timeout_seconds;
 } smddp_request;
 
 // Blocks until this rank's part is complete.
@@ -247,6 +253,11 @@ SMDDP_EXPORT int64_t smddp_own_rows(int process_set, int64_t rows);
 // Fails unless this is rank `rank` of the set's `size` ranks: a program that was compiled for those
 // numbers may run in a later job.
 SMDDP_EXPORT int smddp_check_place(int process_set, int rank, int size);
+
+// Writes whom the explicit collective of this name waits for: "rank 1", "ranks 1, 2", or what runs
+// before it and whom that waits for. "" if it does not wait. Truncated to n bytes including the
+// terminating zero.
+SMDDP_EXPORT void smddp_waits_for(int process_set, const char* name, char* buffer, size_t n);
 
 // Takes part in the other ranks' collectives, contributing zeros, until all ranks of the job have
 // called it. *last: the last rank to do so.

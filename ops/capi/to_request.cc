@@ -6,6 +6,7 @@
 #include <utility>  // for move
 #include <vector>
 
+#include "core/c_numbers.h"
 #include "transport/cuda/cuda_device.h"
 
 namespace smddp {
@@ -162,6 +163,9 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Req
     return Refuse("unknown matching " + std::to_string(in.matching) +
                   "; take one of smddp_matching");
   }
+  if (!(in.timeout_seconds >= 0)) {
+    return Refuse("timeout_seconds is " + FormatNumber(in.timeout_seconds) + "; it must be >= 0");
+  }
   if (dtype == nullptr) {
     return Refuse("TensorFlow dtype number " + std::to_string(in.dtype) + " is not supported");
   }
@@ -183,6 +187,7 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Req
   out->postscale = in.postscale;
   out->name = in.name != nullptr ? in.name : "";
   out->matching = static_cast<Matching>(in.matching);
+  out->timeout_seconds = in.timeout_seconds;
   if (in.description != nullptr && *in.description != '\0') {
     out->plan_text = std::make_shared<const std::string>(in.description);
   }

@@ -76,6 +76,8 @@ struct Request {
   uint64_t run = 0;
   int bucket = -1;
   std::shared_ptr<const std::string> plan_text;
+  // Nothing may stand still for longer; 0: the configuration's limit.
+  double timeout_seconds = 0;
 
   // Of a vote: the request that is voted on, by which the ranks match and describe the vote. It
   // must outlive this one.

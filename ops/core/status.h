@@ -14,7 +14,7 @@ enum class Code : int {
   kOk = 0,
   kUsage = 1,     // the caller's arguments are wrong; nothing was sent
   kMismatch = 2,  // the ranks' requests differ; the job can continue
-  kTimeout = 3,   // SMDDP_TIMEOUT_SECONDS passed; the communicator is broken
+  kTimeout = 3,   // a limit on waiting passed; the communicator is broken
   kRemote = 4,    // a peer died or left; the communicator is broken
   kSystem = 5,    // an operating system or MPI call failed
   kNotInitialized = 6,

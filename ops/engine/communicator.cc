@@ -14,6 +14,7 @@
 #include "engine/set_creation_wait.h"
 #include "engine/shutdown_wait.h"
 #include "engine/watch/monitor.h"
+#include "engine/watch/rank_list.h"
 #include "kernels/cpu/reduce.h"
 
 namespace smddp {
@@ -21,6 +22,8 @@ namespace {
 
 constexpr double kDefaultSpinSeconds = 50e-6;
 constexpr int kGoneMicroseconds = 500;  // polling interval of AnnounceDeparture
+// For the monitors to tell the other nodes, before they notice that connections are closed.
+constexpr int kToldMicroseconds = 250 * 1000;
 // For MPI to hand over a message that does not fit its smallest buffers.
 constexpr double kHandOverSeconds = 0.1;
 
@@ -362,6 +365,26 @@ void Communicator::Break(const Status& failure, bool first) {
     everybody_->shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
   }
   FailAll(failure);
+}
+
+void Communicator::Abort(const std::string& why) {
+  Break({Code::kRemote, "rank " + std::to_string(topology().rank) + " " + why}, true);
+  if (topology().num_nodes > 1) ::usleep(kToldMicroseconds);
+}
+
+std::string Communicator::WaitsFor(int process_set, const std::string& name) const {
+  Status none;
+  std::shared_ptr<RankSet> set = Find(process_set, &none);
+  std::string text;
+  if (set == nullptr) return text;
+  set->Inspect(0, [&](Operation* operation, const std::vector<int>& missing) {
+    if (operation->request.run != 0 || !text.empty()) return;
+    text = RankList(missing, topology().rank);
+    if (operation->request.name != name) {
+      text = operation->request.Title() + ", which runs first and waits for " + text;
+    }
+  });
+  return text;
 }
 
 std::string Communicator::StatsJson() const {

@@ -72,6 +72,10 @@ class Communicator : public Watched {
     return context_->bootstrap != nullptr && context_->bootstrap->CanRetry();
   }
   bool failed() const { return failed_; }
+  // Breaks the communicator on every rank because this one wants it: "rank N " and `why`.
+  void Abort(const std::string& why);
+  // Whom a set's explicit collective of this name waits for, in words; "" if it does not wait.
+  std::string WaitsFor(int process_set, const std::string& name) const;
 
   Timeline* timeline() override { return &timeline_; }
   std::string FlightRecord() const override { return recorder_.Dump(); }

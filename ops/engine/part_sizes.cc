@@ -129,6 +129,7 @@ std::unique_ptr<Operation> GatherSizes(Ragged* ragged) {
   request.process_set = of.process_set;
   request.matching = of.matching;
   request.plan_text = of.plan_text;
+  request.timeout_seconds = of.timeout_seconds;
   request.name = of.kind == Kind::kAlltoall ? of.name + " (splits)" : of.name;
   request.tensors = {{ragged->own.data(), ragged->gathered.data(), {static_cast<int64_t>(width)}}};
   request.part_bytes.assign(ranks, width * sizeof(int64_t));

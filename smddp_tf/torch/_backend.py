@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed
 from torch.distributed import DistBackendError, ProcessGroupGloo
 
-from smddp_tf._src.job import basics, config, job, process_sets
+from smddp_tf._src.job import basics, config, job, process_sets, rendezvous
 from smddp_tf.torch import _store
 from smddp_tf.torch._group import NAME, SmddpProcessGroup
 
@@ -42,6 +42,8 @@ def create(options: Any, backend_options: Any = None) -> Any:
     ranks = list(options.global_ranks_in_group)
     if not ranks:  # the default group
         config.set_timeout(options.timeout.total_seconds())
+        if basics.is_initialized() and basics.is_broken() and not rendezvous.is_elastic():
+            job.shutdown()  # all ranks do, and are connected anew
         if _store.starts_alone(os.environ, size):
             _store.begin(options.store, rank, size)
         job.init()  # which has no effect then

@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed.constants import default_pg_timeout
 
-from smddp_tf.torch import _checks, _dtypes, _requests
+from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _steps
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._point_to_point import PointToPoint
 from smddp_tf.torch._steps import Collective, Steps, numbered
@@ -61,7 +62,8 @@ class SmddpProcessGroup(ProcessGroup):
       ranks: their numbers in the job, by their rank in the group.
       name: of the group, equal on all its ranks.
       process_set: the core's number of these ranks.
-      timeout: for what the core does not have.
+      timeout: of its collectives. PyTorch's default counts as none: then SMDDP_TIMEOUT_SECONDS
+        holds.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class SmddpProcessGroup(ProcessGroup):
         super().__init__(rank, len(ranks))
         self._store, self._rank, self._ranks, self._label = store, rank, ranks, name
         self._set, self._timeout = process_set, timeout
-        self._count = itertools.count(1)
+        self._count, self._barriers = itertools.count(1), itertools.count(1)
         self._between_two: PointToPoint | None = None
 
     # ---- what torch.distributed asks
@@ -107,15 +109,33 @@ class SmddpProcessGroup(ProcessGroup):
     def __repr__(self) -> str:
         return f"SmddpProcessGroup(rank={self._rank}, ranks={list(self._ranks)})"
 
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets the limit of the collectives that are called from now on."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
     def shutdown(self) -> None:
         """Does nothing: the job goes on, for other groups, until the process ends."""
 
-    abort = shutdown
+    def abort(self) -> None:
+        """Fails the job on all ranks: all that is under way, in other groups too, and what follows.
 
-    def next_collective(self, what: str) -> Collective:
-        """Counts one more collective of the group."""
+        May be called on any thread, while others wait. All ranks together can go on with a new
+        init_process_group().
+        """
+        _steps.abort(
+            f"aborted group {self._label}; this job cannot go on: call init_process_group() on all "
+            "ranks again, or restart it from its last checkpoint"
+        )
+
+    def next_collective(self, what: str, timeout: timedelta | None = None) -> Collective:
+        """Counts one more collective of the group; its own timeout comes before the group's."""
         name = f"collective {next(self._count)} of group {self._label}"
-        return Collective(what, name, self._set)
+        own = timeout.total_seconds() if timeout else 0
+        if own <= 0 and self._timeout != default_pg_timeout:
+            own = max(0, self._timeout.total_seconds())
+        return Collective(what, name, self._set, limit=max(0, own))
 
     # ---- reductions
 
@@ -379,6 +399,29 @@ class SmddpProcessGroup(ProcessGroup):
     def barrier(self, opts: Any = None, *_: Any) -> Steps:
         """Waits for all ranks."""
         yield _requests.barrier()
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Waits for all ranks; rank 0 tells which have not come.
+
+        It goes by the group's store, so the job can go on after an error. PyTorch's function of
+        this name refuses all backends but gloo, so it is called as a method of the group.
+
+        Args:
+          timeout: of the wait; that of the group by default.
+          wait_all_ranks: name all ranks that are missing; only the first one otherwise.
+
+        Raises:
+          DistBackendError: a rank has not come; on all ranks that have.
+
+        Examples:
+          >>> import torch.distributed as dist
+          >>> dist.group.WORLD.monitored_barrier(timedelta(seconds=30))
+        """
+        seconds = (self._timeout if timeout is None else timeout).total_seconds()
+        where = f"barrier {next(self._barriers)} of group {self._label}"
+        _monitored.barrier(self._store, self._rank, self.size(), where, seconds, wait_all_ranks)
 
     # ---- between two ranks
 

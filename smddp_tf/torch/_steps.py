@@ -47,18 +47,25 @@ class Collective:
       name: by which ranks match it; no other that is under way has it.
       process_set: the core's number of the ranks.
       matching: in which order; by default that of calls.
+      limit: seconds that nothing may move for; 0: SMDDP_TIMEOUT_SECONDS.
     """
 
     def __init__(
-        self, what: str, name: str, process_set: int, matching: Matching | None = None
+        self,
+        what: str,
+        name: str,
+        process_set: int,
+        matching: Matching | None = None,
+        limit: float = 0,
     ) -> None:
-        self.what, self._set = what, process_set
+        self.what, self._set, self._limit = what, process_set, limit
         self._matching = _order_of_calls() if matching is None else matching
         self._name = name.encode()
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
         request.name, request.process_set, request.matching = self._name, self._set, self._matching
+        request.timeout_seconds = self._limit
         return ctypes.byref(request)
 
     def goes_on(self) -> None:
@@ -70,6 +77,15 @@ class Collective:
         name = self._name.decode()
         where = self.what if name in message else f"{self.what}, {name}"
         return DistBackendError(f"smddp: {message} ({where})")
+
+    def late(self, seconds: float) -> DistBackendError:
+        """The exception for a wait that has ended before the collective has."""
+        whom = ctypes.create_string_buffer(512)
+        size = ctypes.c_size_t(len(whom))
+        native.core().smddp_waits_for(self._set, self._name, whom, size)
+        awaited = whom.value.decode(errors="replace")
+        text = f"not complete after {seconds:g} s, and goes on"
+        return self.error(f"{text}; it waits for {awaited}" if awaited else text)
 
     def run(self, request: native.Request) -> None:
         """Runs one request; the calling thread moves the bytes.
@@ -160,10 +176,18 @@ class Pending(Work):
             told.set_result(None)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Waits for the end; raises what made the collective fail."""
+        """Waits for the end.
+
+        Args:
+          timeout: of this wait; the collective itself goes on after it.
+
+        Raises:
+          DistBackendError: the collective failed, or the timeout has passed; then the text has the
+            ranks that are awaited.
+        """
         seconds = timeout.total_seconds() if timeout else 0
         if not self._ended.acquire(timeout=seconds if seconds > 0 else -1):
-            raise self._collective.error(f"not complete after {seconds:g} s")
+            raise self._collective.late(seconds)
         self._ended.release()
         if self._error is not None:
             raise self._error
@@ -270,6 +294,11 @@ def start(collective: Collective, steps: Steps, asynchronous: bool, tensors: Any
         raise collective.error(str(problem)) from None
 
 
+def abort(why: str) -> None:
+    """Fails the job on all ranks. Does nothing if there is none."""
+    native.core().smddp_abort(why.encode())
+
+
 def numbered(what: str) -> Callable[..., Any]:
     """Makes a method of a process group, which yields requests, one that returns a Work.
 
@@ -281,7 +310,7 @@ def numbered(what: str) -> Callable[..., Any]:
         def call(group: Any, *arguments: Any, **named: Any) -> Work:
             options = named.get("opts", arguments[-1] if arguments else None)
             asynchronous = getattr(options, "asyncOp", True) is not False
-            collective = group.next_collective(what)
+            collective = group.next_collective(what, getattr(options, "timeout", None))
             steps = method(group, *arguments, **named)
             return start(collective, steps, asynchronous, [*arguments, *named.values()])
 

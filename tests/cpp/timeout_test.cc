@@ -1,8 +1,10 @@
-// SMDDP_TIMEOUT_SECONDS: how long nothing may move, and not how long an operation may take.
+// SMDDP_TIMEOUT_SECONDS: how long nothing may move, and not how long an operation may take. What a
+// request has instead, and abort.
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -86,6 +88,24 @@ struct OneChannel {
   Channel channel;
 };
 
+// Rank 1 stays away from rank 0's sum until it hears that the job has failed. What becomes of the
+// sum, and of what rank 1 calls then.
+std::vector<Status> Alone(double timeout, const std::function<void(Communicator*)>& late) {
+  Wires wires(2, 1);
+  std::vector<Status> outcomes(2);
+  RunRanks(2, [&](int rank) {
+    auto communicator = Connect(&wires, rank, 60);
+    float value = 1;
+    Request sum = Sum(&value, "x");
+    sum.timeout_seconds = timeout;
+    if (rank == 1) late(communicator.get());
+    while (rank == 1 && !communicator->failed()) ::usleep(1000);
+    outcomes[rank] = Everybody(*communicator)->Run(std::move(sum));
+    communicator->Leave(true);
+  });
+  return outcomes;
+}
+
 }  // namespace
 
 TEST(AnOperationMayTakeLongerThanTheTimeoutAsLongAsItMoves) {
@@ -157,4 +177,52 @@ TEST(WhoWaitsForItsTurnIsNotHelpedByWhatOthersDo) {
     channel.Inspect(1, [&](Operation* front, const std::vector<int>&) { waited = front->waited; });
     EXPECT_EQ(waited, static_cast<double>(i));
   }
+}
+
+TEST(ARequestMayHaveATimeoutOfItsOwn) {
+  const double begin = NowSeconds();
+  for (const Status& outcome : Alone(0.5, [](Communicator*) {})) {
+    EXPECT(outcome.code() == Code::kTimeout, outcome.message());
+    EXPECT(outcome.message().find("for rank 1 in allreduce 'x'") != std::string::npos,
+           outcome.message());
+    EXPECT(outcome.message().find("over its timeout=0.5") != std::string::npos, outcome.message());
+  }
+  EXPECT(NowSeconds() - begin < 10, std::to_string(NowSeconds() - begin));
+}
+
+TEST(ARankThatAbortsEndsTheWaitsOfAll) {
+  for (const Status& outcome : Alone(0, [](Communicator* one) {
+         ::usleep(200000);
+         one->Abort("aborted group 0");
+       })) {
+    EXPECT(outcome.code() == Code::kRemote, outcome.message());
+    EXPECT_EQ(outcome.message(), "rank 1 aborted group 0");
+  }
+}
+
+TEST(WhomAnOperationWaitsForIsToldOnDemand) {
+  std::string own, behind;
+  Wires wires(2, 1);
+  std::atomic<bool> told{false};
+  RunRanks(2, [&](int rank) {
+    auto communicator = Connect(&wires, rank, 60);
+    if (rank == 1) {
+      while (!told) ::usleep(1000);
+    } else {
+      float value = 1;
+      std::atomic<bool> done{false};
+      auto operation = std::make_unique<Operation>();
+      operation->request = Sum(&value, "x");
+      operation->done = [&](const Status&) { done = true; };
+      Everybody(*communicator)->Post(std::move(operation));
+      behind = communicator->WaitsFor(0, "y");
+      own = communicator->WaitsFor(0, "x");
+      told = true;
+      communicator->Abort("has seen enough");
+      while (!done) ::usleep(1000);
+    }
+    communicator->Leave(true);
+  });
+  EXPECT_EQ(own, "rank 1");
+  EXPECT_EQ(behind, "allreduce 'x', which runs first and waits for rank 1");
 }

@@ -1,6 +1,5 @@
 """Ranks on one host that no MPI has started: they meet in torch's store."""
 
-import json
 import sys
 
 import torch_job
@@ -9,34 +8,21 @@ launcher = torch_job.launcher
 EVERY = ["reductions", "moves", "exchanges", "many_at_once"]
 
 
-def _run(tmp_path, module, name, ranks, *words, env=None, **arguments):
-    """Runs MODULE.NAME(**arguments) on ranks of torchrun. Returns their results."""
-    torch_job.need_torch()
-    body = torch_job.Body(module, name, arguments)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(ranks), *words, *launcher.script(body, tmp_path)]
-    env = {**torch_job.ENVIRONMENT, **(env or {})}
-    code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
-    assert (code, timed_out) == (0, False), output[-4000:]
-    found = (tmp_path / f"rank{rank}.json" for rank in range(ranks))
-    return [json.loads(path.read_text()) for path in found if path.exists()]
-
-
 def test_collectives(tmp_path):
     """As under mpirun."""
-    _run(tmp_path, "ranks_collectives", "together", 3, names=EVERY)
+    torch_job.torchrun(tmp_path, "ranks_collectives", "together", 3, names=EVERY)
 
 
 def test_groups_end_and_begin(tmp_path):
     """The job is one of all ranks, and no MPI was begun."""
-    for result in _run(tmp_path, "ranks_torchrun", "twice", 2):
+    for result in torch_job.torchrun(tmp_path, "ranks_torchrun", "twice", 2):
         assert result["sums"] == [3, 6, 12]
 
 
 def test_a_rank_that_cannot_start(tmp_path):
     """All ranks raise, with that rank's sentence."""
     variables = {1: {"SMDDP_CHUNK_BYTES": "many"}}
-    results = _run(tmp_path, "ranks_torchrun", "refused", 3, variables=variables)
+    results = torch_job.torchrun(tmp_path, "ranks_torchrun", "refused", 3, variables=variables)
     assert [result["kind"] for result in results] == 3 * ["InitError"]
     assert all("SMDDP_CHUNK_BYTES" in result["text"] for result in results), results
 
@@ -44,14 +30,16 @@ def test_a_rank_that_cannot_start(tmp_path):
 def test_nodes(tmp_path):
     """Two emulated nodes of two ranks, which TCP connects."""
     env = {"SMDDP_NODES": "2"}
-    _run(tmp_path, "ranks_collectives", "together", 4, env=env, names=EVERY)
+    torch_job.torchrun(tmp_path, "ranks_collectives", "together", 4, env=env, names=EVERY)
 
 
 def test_torchrun_starts_ranks_again(tmp_path):
     """After one has ended; the second attempt meets under other keys of the same store."""
     words = ["--max-restarts", "1"]
     folder = str(tmp_path)
-    for result in _run(tmp_path, "ranks_torchrun", "fails_at_first", 2, *words, folder=folder):
+    for result in torch_job.torchrun(
+        tmp_path, "ranks_torchrun", "fails_at_first", 2, *words, folder=folder
+    ):
         assert result["sums"] == [3, 6, 12]
     assert sorted(path.name for path in tmp_path.glob("attempt*")) == ["attempt1.0", "attempt1.1"]
 

@@ -52,3 +52,22 @@ def run(tmp_path, module, name, ranks, env=None, timeout=180, **arguments) -> la
     body = Body(module, name, arguments)
     env = {**ENVIRONMENT, **(env or {})}
     return launcher.run_ranks(body, ranks, tmp_path, env=env, timeout=timeout, cold=True)
+
+
+def torchrun(tmp_path, module, name, ranks, *words, env=None, **arguments) -> list:
+    """Runs MODULE.NAME(**arguments) on ranks that torchrun starts, without MPI.
+
+    Such ranks end well after a failure that they have caught, where MPI ends them all.
+
+    Returns:
+      What the ranks have reported, by rank.
+    """
+    need_torch()
+    body = Body(module, name, arguments)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(ranks), *words, *launcher.script(body, tmp_path)]
+    env = {**ENVIRONMENT, **(env or {})}
+    code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
+    assert (code, timed_out) == (0, False), output[-4000:]
+    found = (tmp_path / f"rank{rank}.json" for rank in range(ranks))
+    return [json.loads(path.read_text()) for path in found if path.exists()]

@@ -13,6 +13,7 @@
 #include "core/guarded.h"
 #include "core/log.h"
 #include "engine/channel.h"
+#include "engine/watch/rank_list.h"
 #include "engine/watch/signals.h"
 
 namespace smddp {
@@ -32,15 +33,9 @@ constexpr double kInterruptSeconds = 0.2;
 constexpr char kNoMemory[] = "a rank of this job has no memory left";
 enum : int { kAsking, kMayInterrupt, kMayNot };
 
-// The ranks that rank `self` is waiting for.
-std::string RankList(const std::vector<int>& ranks, int self) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  if (ranks.empty()) return "other ranks";
-  if (ranks == std::vector<int>{self}) return "its own device";
-  for (size_t i = 0; i < ranks.size() && i < 16; ++i) {
-    text += (i ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return ranks.size() > 16 ? text + ", ..." : text;
+// Where an operation's limit comes from.
+const char* NameOfLimit(const Request& request) {
+  return request.timeout_seconds > 0 ? "its timeout" : "SMDDP_TIMEOUT_SECONDS";
 }
 
 // The operation and its first tensors.
@@ -248,7 +243,7 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
   bool elsewhere =
       operation->collective && operation->collective->MayWaitForOtherNodes() &&
       std::none_of(missing.begin(), missing.end(), [&](int rank) { return StandsStill(rank); });
-  double limit = config_.timeout_seconds + (elsewhere ? 2 * kGrace : 0);
+  double limit = LimitOf(*operation) + (elsewhere ? 2 * kGrace : 0);
   if (failure->ok() && operation->waited > limit) {
     *failure = Timeout(*operation, missing, elsewhere);
   }
@@ -286,13 +281,18 @@ Status Monitor::SilenceOf(const Operation& operation, int rank) const {
                              DescribeOperation(operation)};
 }
 
+double Monitor::LimitOf(const Operation& operation) const {
+  const double own = operation.request.timeout_seconds;
+  return own > 0 ? own : config_.timeout_seconds;
+}
+
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,
                         bool elsewhere) const {
   return {Code::kTimeout,
           "rank " + std::to_string(topo_.rank) + " waited " + FormatSeconds(operation.waited) +
               " for " + RankList(Culprits(missing), topo_.rank) + " in " +
-              DescribeOperation(operation) +
-              ", which is over SMDDP_TIMEOUT_SECONDS=" + FormatNumber(config_.timeout_seconds) +
+              DescribeOperation(operation) + ", which is over " + NameOfLimit(operation.request) +
+              "=" + FormatNumber(LimitOf(operation)) +
               "; see what those ranks are doing, or raise the limit if they are only slow" +
               (elsewhere ? " (they may wait for another node themselves)" : "")};
 }
@@ -302,7 +302,7 @@ void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& mi
              RankList(Culprits(missing), topo_.rank) + " in " + DescribeOperation(operation) +
              ". They are stopped, slow, out of data, or took another path "
              "through the program. It fails after " +
-             FormatNumber(config_.timeout_seconds) + " s (SMDDP_TIMEOUT_SECONDS)");
+             FormatNumber(LimitOf(operation)) + " s (" + NameOfLimit(operation.request) + ")");
 }
 
 // May be called again if it throws.

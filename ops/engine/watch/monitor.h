@@ -41,6 +41,7 @@ class Monitor {
   void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
   Status DeathOf(const Operation& operation, int rank) const;
   Status SilenceOf(const Operation& operation, int rank) const;
+  double LimitOf(const Operation& operation) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
   void CheckPlans(double seconds, Status* failure);
   void NoteInterrupt(const std::string& what, double since);
