@@ -6,8 +6,8 @@ In slot 1 the process ends itself with SIGKILL before step 7 (-1: before the tra
 ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it
 raises an exception, with all!7 every one does. With 1-7 it gets SIGTERM, and the ranks wait until
 it has left. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each time
-that this step comes. 1#7 leaves a file of that name in FOLDER. Each rank that ends well leaves a
-line of JSON there.
+that this step comes. 1#7 leaves a file of that name in FOLDER before the ranks wait. Each rank that
+ends well leaves a line of JSON there.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
@@ -34,8 +34,6 @@ sizes, resets, members = [], [], []
 
 
 def before_step(step):
-    if f"{slot}#{step}" in plan:
-        (folder / f"{slot}#{step}").touch()
     if f"{slot}@{step}" in plan:
         os.kill(os.getpid(), signal.SIGKILL)
     if f"{slot}={step}" in plan:
@@ -49,6 +47,8 @@ def before_step(step):
 
 def await_others(state, step):
     """Before a step whose samples Samples.batches() has not handed out yet."""
+    if f"{slot}#{step}" in plan:
+        (folder / f"{slot}#{step}").touch()
     end = time.monotonic() + 100
     if f"{slot}-{step}" in plan:
         os.kill(os.getpid(), signal.SIGTERM)
