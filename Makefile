@@ -11,7 +11,8 @@
 # make test-containers  jobs in containers of docker/Dockerfile's image, which must have been built
 # make soak    100,000 simulated schedules and 1,300 random programs, against wrong numbers; takes long
 # make faults  1,000 jobs of which a rank is killed, stopped, slowed ...; writes docs/reliability.md
-# make elastic  500 faults of elastic jobs while they train; writes docs/elastic-faults.md
+# make elastic  500 faults of elastic jobs while they train, and 60 between hosts of namespaces, for
+#              which it needs root; writes docs/elastic-faults.md and docs/elastic-faults-hosts.md
 # make equality  trains with every feature and compares with one process; writes docs/equality.md
 # make wheel   one wheel for all Pythons and TensorFlows, in dist/
 # make cuda    builds with kernels for GPUs, into build/cuda/lib, and tests that; needs no GPU and no CUDA
@@ -125,6 +126,7 @@ faults: build
 
 elastic: build
 	$(BIN)/python tests/elastic/storm.py --faults 500 --write docs/elastic-faults.md
+	$(BIN)/python tests/elastic/storm.py --hosts --faults 60 --write docs/elastic-faults-hosts.md
 	$(BIN)/python tests/elastic/many_changes.py
 
 # ---- environments: made once, and again when their requirements change ----

@@ -14,6 +14,7 @@ WIDTH = 100
 WRITTEN = {
     "docs/api-parity.md",
     "docs/elastic-faults.md",
+    "docs/elastic-faults-hosts.md",
     "docs/equality.md",
     "docs/reliability.md",
 }

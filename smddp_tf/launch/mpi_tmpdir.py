@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,3 +34,12 @@ def own_folder(environment: Mapping[str, str], command: Sequence[str]) -> Iterat
     finally:
         # mpirun has removed what is in it, if it could.
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_of_killed(environment: Mapping[str, str], process: int) -> None:
+    """Removes what an mpirun of this process id has left that had no folder of its own.
+
+    Only once it has ended: by a signal, or in good order, when there is nothing left.
+    """
+    base = environment.get(_VARIABLE) or environment.get("TMPDIR") or tempfile.gettempdir()
+    shutil.rmtree(os.path.join(base, f"ompi.{process}"), ignore_errors=True)

@@ -2,6 +2,7 @@
 
     storm.py --faults 500 --write docs/elastic-faults.md
     storm.py --seed 1 --only 17        a job of it again
+    storm.py --hosts --faults 60       on three hosts of namespaces, which are lost and cut off too
 
 Each job trains storm_training.py on 2 to 4 ranks under smddprun, and suffers several faults, one
 after the other. At its end each sample has to count once, and all weights have to be equal.
@@ -24,6 +25,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "multirank")]
 import numpy as np  # noqa: E402
 import storm_numbers  # noqa: E402
 from storm_faults import KINDS, settle  # noqa: E402
+from storm_hosts import HOST_KINDS, HOSTS, OF_HOSTS, Hosts, HostsJob, why_not  # noqa: E402
 from storm_job import TIMEOUT_SECONDS, HangError, Job  # noqa: E402
 from storm_table import report  # noqa: E402
 
@@ -32,18 +34,19 @@ COLD_EVERY = 6  # of these jobs one has ranks that import TensorFlow themselves
 TOLERANCE = 1e-5
 
 
-def plan_of(seed: int, number: int, faults: int = FAULTS_PER_JOB) -> dict:
+def plan_of(seed: int, number: int, hosts: bool = False) -> dict:
     """A job; from its seed and number alone. Two jobs after each other have all kinds."""
-    kinds = list(KINDS)
+    kinds = list(HOST_KINDS if hosts else KINDS)
     random.Random(f"{seed} {number // 2}").shuffle(kinds)
     half = len(kinds) // 2
     of_this = kinds[half:] if number % 2 else kinds[:half]
     return {
         "seed": f"{seed} {number}",
         "how": ("loop", "fit")[(number + number // 2) % 2],
-        "cold": number % COLD_EVERY == COLD_EVERY - 1,
+        "cold": hosts or number % COLD_EVERY == COLD_EVERY - 1,
+        "hosts": hosts,
         "patience": 1,
-        "kinds": (of_this * faults)[:faults],
+        "kinds": (of_this * 2)[: max(FAULTS_PER_JOB, len(of_this))],
     }
 
 
@@ -65,7 +68,8 @@ class Outcome:
     def slow(self) -> bool:
         """Whether ranks waited for one that was not stopped for as long as if it were."""
         pairs = zip(self.plan["kinds"], self.seconds, strict=False)
-        return any(seconds > TIMEOUT_SECONDS for name, seconds in pairs if "stop" not in name)
+        soon = [seconds for name, seconds in pairs if "stop" not in name and name not in OF_HOSTS]
+        return any(seconds > TIMEOUT_SECONDS for seconds in soon)
 
 
 def _suffer(job, plan: dict, outcome: Outcome) -> None:
@@ -80,7 +84,7 @@ def _suffer(job, plan: dict, outcome: Outcome) -> None:
             job.wait(job.settled, "two ranks that step")
         time.sleep(chosen.uniform(0, 0.5))
         try:
-            outcome.seconds.append(KINDS[name][0](job, chosen))
+            outcome.seconds.append(HOST_KINDS.get(name, KINDS.get(name))[0](job, chosen))
         except HangError as error:
             raise HangError(f"fault {number} ({name}): {error}") from error
     settle(job)
@@ -116,8 +120,14 @@ def _judge(job, outcome: Outcome) -> None:
 def run_one(plan: dict) -> Outcome:
     """Starts the job, has it suffer, and judges."""
     outcome = Outcome(plan)
-    with tempfile.TemporaryDirectory(prefix="storm", ignore_cleanup_errors=True) as name:
-        job = Job(plan["how"], pathlib.Path(name), plan["cold"], plan["patience"])
+    with contextlib.ExitStack() as ending:
+        folder = tempfile.TemporaryDirectory(prefix="storm", ignore_cleanup_errors=True)
+        words = [plan["how"], pathlib.Path(ending.enter_context(folder))]
+        words += [plan["cold"], plan["patience"]]
+        if plan.get("hosts"):
+            job = HostsJob(ending.enter_context(Hosts(HOSTS)), *words)
+        else:
+            job = Job(*words)
         try:
             _suffer(job, plan, outcome)
             code = job.end()
@@ -154,6 +164,7 @@ def _parse():
     parser.add_argument("--faults", type=int, default=500, help="how many in all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, nargs="+", metavar="JOB", help="these jobs of the seed")
+    parser.add_argument("--hosts", action="store_true", help="between hosts; needs root")
     parser.add_argument("--write", type=pathlib.Path, help="a file for the table")
     return parser.parse_args()
 
@@ -161,17 +172,20 @@ def _parse():
 def main() -> int:
     """Run, print each, and the table; 1 if something is not as it should be."""
     args = _parse()
+    if args.hosts and why_not():
+        sys.exit(why_not())
     signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background too
     begin, outcomes = time.monotonic(), []
     with contextlib.suppress(KeyboardInterrupt):
         for number in args.only or range(-(-args.faults // FAULTS_PER_JOB)):
-            outcome = run_one(plan_of(args.seed, number))
+            outcome = run_one(plan_of(args.seed, number, args.hosts))
             outcomes.append((number, outcome))
             print(line_of(number, outcome), flush=True)
             if args.only or outcome.slow() or not outcome.good():
                 print(outcome.stacks, outcome.output[-12000:], sep="\n")
-                print(f"again: tests/elastic/storm.py --seed {args.seed} --only {number}")
-    text = report(outcomes, args.seed, time.monotonic() - begin)
+                again = "--hosts " * args.hosts + f"--seed {args.seed} --only {number}"
+                print(f"again: tests/elastic/storm.py {again}")
+    text = report(outcomes, args.seed, time.monotonic() - begin, args.hosts)
     print(text)
     if args.write:
         args.write.write_text(text)

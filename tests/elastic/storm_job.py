@@ -23,7 +23,6 @@ from smddp_tf.launch import reaper  # noqa: E402
 TIMEOUT_SECONDS = 6  # SMDDP_TIMEOUT_SECONDS, after which a stopped rank is noticed,
 FENCE_SECONDS = 4  # and --fence-after, after which it is killed
 RANKS, MOST = 3, 4
-LIMIT_SECONDS = 60.0  # of the machine, for whatever is waited for
 # TensorFlow removes these at exit, which a rank that is killed does not come to.
 AUTOGRAPHS = "__autograph_generated_file"
 VARIABLE = "SMDDP_TEST_STORM"
@@ -44,8 +43,10 @@ class Job:
       patience: this many times the usual seconds until a rank counts as stopped.
     """
 
+    limit_seconds = 60.0  # of the machine, for whatever is waited for
+
     def __init__(self, how: str, folder: pathlib.Path, cold: bool, patience: int) -> None:
-        self.folder, self._token = folder, uuid.uuid4().hex
+        self.folder, self.token = folder, uuid.uuid4().hex
         self._read: dict = {}  # slot -> how far its log was read
         self.events: dict = {}  # slot -> what it reported
         self.victims: set = set()  # slots that something is done to
@@ -57,24 +58,32 @@ class Job:
         self.want(RANKS)
         paths = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}"}
         python = [sys.executable] if cold else launcher.warm_python(None, paths)
-        command = [sys.executable, "-m", "smddp_tf.launch", "-np", RANKS, "--min-np", 1]
-        command += ["--max-np", MOST, "--host-discovery-script", script]
-        command += ["--fence-after", patience * FENCE_SECONDS, *python, HERE / "storm_training.py"]
+        options = ["-np", RANKS, "--min-np", 1, "--max-np", MOST, "--host-discovery-script", script]
+        options += ["--fence-after", patience * FENCE_SECONDS]
+        command = self.command(options, [*python, HERE / "storm_training.py", folder, how])
         extra = {
             **paths,
-            VARIABLE: self._token,
+            VARIABLE: self.token,
             "SMDDP_TIMEOUT_SECONDS": str(patience * TIMEOUT_SECONDS),
             "TMPDIR": str(folder / "tmp"),
         }
         with open(folder / "output", "wb") as output:
             self.smddprun = subprocess.Popen(
-                [str(word) for word in [*command, folder, how]],
+                [str(word) for word in command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=launcher.environment(extra),
                 start_new_session=True,
             )
+
+    def command(self, options: list, program: list) -> list:
+        """What starts the job."""
+        return [sys.executable, "-m", "smddp_tf.launch", *options, *program]
+
+    def lines(self, ranks: int) -> str:
+        """What the discovery script prints for so many ranks."""
+        return f"localhost:{ranks}\n"
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -104,12 +113,13 @@ class Job:
         return max(calls, key=lambda event: event["at"])["members"] if calls else []
 
     def pid(self, slot: int) -> int:
-        """Of the rank's process."""
+        """Of the rank's process; 0 if it has ended and this cannot tell which it was."""
         return self.events[slot][0]["pid"]
 
     def is_alive(self, slot: int) -> bool:
         """Whether its process has not ended; a stopped one has not."""
-        return launcher.runs(self.pid(slot), "storm_training.py", "fork_server.py")
+        pid = self.pid(slot)
+        return bool(pid) and launcher.runs(pid, "storm_training.py", "fork_server.py")
 
     def settled(self, size: int | None = None) -> bool:
         """Whether the members of the last call are alive, and all have stepped in it."""
@@ -126,7 +136,7 @@ class Job:
 
     def mpirun(self, slot: int) -> int:
         """The process id of a slot's mpirun: the one whose parent is smddprun."""
-        marks = f"SMDDP_RENDEZVOUS_SLOT={slot}", f"{VARIABLE}={self._token}"
+        marks = f"SMDDP_RENDEZVOUS_SLOT={slot}", f"{VARIABLE}={self.token}"
         for pid in reaper.processes_with(*marks):
             stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
             if int(stat.rpartition(")")[2].split()[1]) == self.smddprun.pid:
@@ -139,14 +149,16 @@ class Job:
         """The discovery script says so many."""
         self.wanted = ranks
         new = self.folder / "hosts.new"
-        new.write_text(f"localhost:{ranks}\n")
+        new.write_text(self.lines(ranks))
         new.replace(self.folder / "hosts")
 
     def signal(self, slot: int, number: int) -> float:
         """Sends a signal to a rank; returns when."""
-        at = time.monotonic()
+        pid, at = self.pid(slot), time.monotonic()
+        if not pid:
+            raise HangError(f"slot {slot} has no process")
         self.victims.add(slot)
-        os.kill(self.pid(slot), number)
+        os.kill(pid, number)
         return at
 
     def order(self, point: str, slot: int | None, after: float = 0.0, does="die") -> int:
@@ -186,7 +198,7 @@ class Job:
         self.victims.add(slot)
         return slot, at
 
-    def wait(self, happened, what: str, seconds: float = LIMIT_SECONDS):
+    def wait(self, happened, what: str):
         """Waits until a function returns something true, and returns that.
 
         Raises:
@@ -201,8 +213,8 @@ class Job:
                 return result
             if ended:
                 raise HangError(f"the job ended before {what}")
-            if watch.seconds() > seconds:
-                raise HangError(f"after {seconds:g} s, not yet: {what}")
+            if watch.seconds() > self.limit_seconds:
+                raise HangError(f"after {self.limit_seconds:g} s, not yet: {what}")
             time.sleep(0.01)
 
     def end(self) -> int:
@@ -234,7 +246,7 @@ class Job:
         """What is there although the job has ended."""
         deadline = time.monotonic() + 3
         while True:
-            processes = reaper.processes_with(f"{VARIABLE}={self._token}")
+            processes = reaper.processes_with(f"{VARIABLE}={self.token}")
             ranks = [self.pid(slot) for slot in self.events if self.is_alive(slot)]
             files = sorted(
                 path.name
@@ -250,7 +262,7 @@ class Job:
     def kill(self) -> None:
         """Ends whatever there is of it."""
         for _ in range(20):
-            pids = {*reaper.processes_with(f"{VARIABLE}={self._token}")}
+            pids = {*reaper.processes_with(f"{VARIABLE}={self.token}")}
             pids |= {self.pid(slot) for slot in self.events if self.is_alive(slot)}
             if not pids:
                 break

@@ -6,6 +6,7 @@ import platform
 import statistics
 
 from storm_faults import KINDS
+from storm_hosts import HOST_KINDS, HOSTS
 from storm_job import FENCE_SECONDS, TIMEOUT_SECONDS
 
 HEAD = """\
@@ -21,34 +22,52 @@ def _row(name: str, seconds: list) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def report(outcomes: list, seed: int, seconds: float) -> str:
+def _head(words: str, name: str, hosts: bool) -> list:
+    """What was done, and how to do it again."""
+    where = f"{HOSTS} hosts, which are namespaces of one machine" if hosts else "one host"
+    return [
+        "# Faults of elastic jobs" + " on several hosts" * hosts,
+        "",
+        "What a fault costs the ranks of an [elastic job](elastic.md) that survive it: real",
+        f"processes on {where}, two to four ranks, several",
+        "faults in each job. Written by",
+        "",
+        f"    python tests/elastic/storm.py {words} --write docs/{name}",
+        "",
+    ]
+
+
+def _processes(outcomes: list, hosts: bool) -> list:
+    """How ranks start, and of how many steps this is."""
+    steps = sum(outcome.steps for _, outcome in outcomes)
+    cold = sum(outcome.plan["cold"] for _, outcome in outcomes)
+    text = f"{len(outcomes)} jobs did {steps} steps. "
+    if hosts:
+        return [text + "Each rank imports TensorFlow."]
+    text += f"In {cold} of them each rank imports TensorFlow, else it is"
+    return [text, "forked from a process that has done so."]
+
+
+def report(outcomes: list, seed: int, seconds: float, hosts: bool = False) -> str:
     """The file; outcomes are pairs of a job's number and its Outcome."""
     groups: dict = collections.defaultdict(list)
+    kinds = HOST_KINDS if hosts else KINDS
     for _, outcome in outcomes:
         for name, measured in zip(outcome.plan["kinds"], outcome.seconds, strict=False):
             groups[name].append(measured)
     faults = sum(map(len, groups.values()))
     bad = [number for number, outcome in outcomes if not outcome.good()]
-    steps = sum(outcome.steps for _, outcome in outcomes)
-    cold = sum(outcome.plan["cold"] for _, outcome in outcomes)
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
+    words = "--hosts " * hosts + f"--faults {faults} --seed {seed}"
+    name = "elastic-faults" + "-hosts" * hosts + ".md"
     return "\n".join(
         [
-            "# Faults of elastic jobs",
-            "",
-            "What a fault costs the ranks of an [elastic job](elastic.md) that survive it: real",
-            "processes on one host, two to four ranks, several faults in each job. Written by",
-            "",
-            f"    python tests/elastic/storm.py --faults {faults} --seed {seed} "
-            "--write docs/elastic-faults.md",
-            "",
+            *_head(words, name, hosts),
             f"on {platform.machine()} with {os.cpu_count()} cores (load {load}) in "
             f"{seconds / 60:.0f} minutes. A job is repeated by `--only NUMBER`.",
-            f"{len(outcomes)} jobs did {steps} steps. In {cold} of them each rank imports "
-            "TensorFlow, else it is",
-            "forked from a process that has done so.",
+            *_processes(outcomes, hosts),
             "",
-            *(f"- {name}: {meaning}." for name, (_, meaning) in KINDS.items() if groups[name]),
+            *(f"- {name}: {meaning}." for name, (_, meaning) in kinds.items() if groups[name]),
             "",
             f"`SMDDP_TIMEOUT_SECONDS={TIMEOUT_SECONDS}`, `--fence-after {FENCE_SECONDS}`. Where a "
             "rank is lost, the times are from the",
@@ -57,7 +76,7 @@ def report(outcomes: list, seed: int, seconds: float) -> str:
             "A newcomer traces its first step while the others wait: that is in some of the times.",
             "",
             HEAD,
-            *(_row(name, groups[name]) for name in KINDS if groups[name]),
+            *(_row(name, groups[name]) for name in kinds if groups[name]),
             "",
             "After each job the sums of what each sample added are exact, so that each counted",
             "once an epoch. The weights of all ranks are equal, and within 1e-5 of those of one",

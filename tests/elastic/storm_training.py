@@ -13,6 +13,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -208,7 +209,7 @@ def make_model():
 
 def main():
     faulthandler.register(signal.SIGRTMIN + 5, stacks)  # hung.WRITE_STACKS
-    note("starts")
+    note("starts", host=socket.gethostname())
     at("start")
     hvd.init()
     model = make_model()

@@ -4,9 +4,7 @@
 """
 
 import json
-import os
 import pathlib
-import signal
 import sys
 import threading
 import time
@@ -15,6 +13,11 @@ import pytest
 from namespaces import Hosts, why_not
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "elastic"))
+
+import storm  # noqa: E402
+import storm_hosts  # noqa: E402
+
 SCRIPT = ROOT / "tests/scripts/elastic_ranks.py"
 
 
@@ -82,7 +85,7 @@ def lose_a_host(tmp_path, how):
         def lose():
             assert not secret_is_shown()
             if how == "ends":
-                os.kill(hosts.pids()[2], signal.SIGKILL)
+                hosts.lose(2)
             else:
                 hosts.cut(2)
 
@@ -123,3 +126,12 @@ def test_hosts_come_and_go(tmp_path):
     assert "rank 1 (slot 1) leaves: its host has no slot for it any more" in output
     for slot, host in ((1, other), (2, new), (3, new)):
         assert f"slot {slot} starts on {host}" in output, output
+
+
+def test_faults_of_hosts():
+    """Of `make elastic`, those that only hosts have, one after the other."""
+    plan = {"seed": "hosts", "how": "loop", "cold": True, "patience": 2, "hosts": True}
+    outcome = storm.run_one({**plan, "kinds": list(storm_hosts.OF_HOSTS)})
+    assert outcome.good(), f"{storm.line_of(0, outcome)}\n{outcome.output[-12000:]}"
+    assert len(outcome.seconds) == len(storm_hosts.OF_HOSTS)
+    assert outcome.steps > 0

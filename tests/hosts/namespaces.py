@@ -128,6 +128,7 @@ class Hosts:
         agent.write_text(AGENT)
         agent.chmod(0o755)
         self._switch = self._hold("switch")
+        self._holders.append(self._switch)
         # With an address of its own: it would take a port's, and another one when that host ends.
         self._ip(self._switch, "link", "add", "br0", "address", BRIDGE_MAC, "type", "bridge")
         for router in sorted(set(self._routers)):
@@ -136,25 +137,29 @@ class Hosts:
         if self._apart == "routed":
             forward = "echo 1 >/proc/sys/net/ipv4/ip_forward"
             _run("nsenter", "-t", self._switch.pid, "-n", "-m", "-p", "sh", "-c", forward)
-        for i, name in enumerate(self.names):
-            host = self._hold(name)
-            pathlib.Path(self._folder.name, self.addresses[i]).write_text(str(host.pid))
-            port = f"port{i + 1}"
-            ends = [port, "type", "veth", "peer", "name", "eth0", "netns", host.pid]
-            self._ip(self._switch, "link", "add", *ends)
-            self._ip(self._switch, "link", "set", port, "master", "br0", "up")
-            self._ip(host, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
-            self._ip(host, "link", "set", "eth0", "up")
-            if self._apart == "routed":
-                self._ip(host, "route", "add", "default", "via", self._routers[i])
-            if self._rate is not None:
-                self._limit(self._switch, port)
-                self._limit(host, "eth0")
+        for i in range(self.count):
+            self._make_host(i)
+
+    def _make_host(self, i) -> None:
+        host = self._hold(self.names[i])
+        self._holders[i + 1 : i + 2] = [host]
+        pathlib.Path(self._folder.name, self.addresses[i]).write_text(str(host.pid))
+        port = f"port{i + 1}"
+        ends = [port, "type", "veth", "peer", "name", "eth0", "netns", host.pid]
+        self._ip(self._switch, "link", "add", *ends)
+        self._ip(self._switch, "link", "set", port, "master", "br0", "up")
+        self._ip(host, "addr", "add", f"{self.addresses[i]}/24", "dev", "eth0")
+        self._ip(host, "link", "set", "eth0", "up")
+        if self._apart == "routed":
+            self._ip(host, "route", "add", "default", "via", self._routers[i])
+        if self._rate is not None:
+            self._limit(self._switch, port)
+            self._limit(host, "eth0")
 
     def _hold(self, name) -> _Holder:
-        self._holders.append(_Holder(["-n", "-m", "-u"], HOST.format(self._prepare), name))
-        self._ip(self._holders[-1], "link", "set", "lo", "up")
-        return self._holders[-1]
+        holder = _Holder(["-n", "-m", "-u"], HOST.format(self._prepare), name)
+        self._ip(holder, "link", "set", "lo", "up")
+        return holder
 
     def _ip(self, holder, *words) -> str:
         return _run("nsenter", "-t", holder.pid, "-n", "ip", *words)
@@ -220,17 +225,37 @@ class Hosts:
         """Cuts that host's cable, at the switch."""
         self._ip(self._switch, "link", "set", f"port{host + 1}", "down")
 
+    def mend(self, host) -> None:
+        """Joins the ends of that cable again."""
+        self._ip(self._switch, "link", "set", f"port{host + 1}", "up")
+
+    def lose(self, host) -> None:
+        """Ends all processes of that host at once, as when a machine loses its power."""
+        os.kill(self.pids()[host], signal.SIGKILL)
+
+    def replace(self, host) -> None:
+        """Another host of that name and address, in place of one that was lost."""
+        self._holders[host + 1].end()
+        port, deadline = f"port{host + 1}", time.monotonic() + 20
+        while f" {port}@" in self._ip(self._switch, "link") and time.monotonic() < deadline:
+            time.sleep(0.05)  # the kernel removes it some time after the last process
+        self._make_host(host)
+
     def smddprun(self, ranks, program, *, timeout, env=None, options=()) -> str:
         """As mpirun(), on the first host and by smddprun, which chooses mpirun's options.
 
         With ranks=None, `options` say where ranks run.
         """
-        mpirun = BIN / "mpirun"
-        command = ["nsenter", "-t", str(self.pids()[0]), "-n", "-u", sys.executable, "-m"]
-        command += ["smddp_tf.launch", "--mpirun", str(mpirun), *map(str, options)]
-        command += [] if ranks is None else ["-H", self._places(ranks)]
-        command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *map(str, program)]
-        return self._launch(command, mpirun, program, timeout, env)
+        places = [] if ranks is None else ["-H", self._places(ranks)]
+        command = self.smddprun_command([*options, *places], program)
+        return self._launch(command, BIN / "mpirun", program, timeout, env)
+
+    def smddprun_command(self, options, program) -> list:
+        """The words that start smddprun on the first host."""
+        command = ["nsenter", "-t", self.pids()[0], "-n", "-u", sys.executable, "-m"]
+        command += ["smddp_tf.launch", "--mpirun", BIN / "mpirun", *options]
+        command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *program]
+        return [str(word) for word in command]
 
     def script(self, ranks, script, *, timeout, env=None) -> str:
         """On the first host, as its user: `python script HOSTS WORDS`, as -H and --mpi-args."""

@@ -1,10 +1,8 @@
 """Jobs on several hosts: real networks, host names, processes and /dev/shm of their own."""
 
 import json
-import os
 import pathlib
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -112,7 +110,7 @@ def test_a_lost_host(tmp_path):
         while len(list(tmp_path.glob("messages*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(0.5)  # for sums to be under way
-        os.kill(hosts.pids()[1], signal.SIGKILL)
+        hosts.lose(1)
 
     with Hosts(2) as hosts:
         loser = threading.Thread(target=lose, args=[hosts])

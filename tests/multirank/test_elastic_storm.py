@@ -11,6 +11,7 @@ sys.path.insert(0, str(launcher.ROOT / "tests" / "elastic"))
 
 import storm
 import storm_faults
+import storm_hosts
 import storm_numbers
 import storm_table
 
@@ -47,12 +48,13 @@ def test_a_storm(how):
     assert outcome.steps > 0
 
 
-def test_two_jobs_have_all_kinds():
+@pytest.mark.parametrize("hosts", [False, True])
+def test_two_jobs_have_all_kinds(hosts):
     """Every pair of jobs."""
     for number in (0, 2, 4):
-        plans = [storm.plan_of(SEED, number + one) for one in range(2)]
+        plans = [storm.plan_of(SEED, number + one, hosts) for one in range(2)]
         kinds = {kind for plan in plans for kind in plan["kinds"]}
-        assert kinds == set(storm_faults.KINDS)
+        assert kinds == set(storm_hosts.HOST_KINDS if hosts else storm_faults.KINDS)
         assert {plan["how"] for plan in plans} == {"loop", "fit"}
 
 

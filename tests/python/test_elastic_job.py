@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
 
 from smddp_tf.launch import reaper
+from smddp_tf.launch.elastic.slots import Slot
 
 ROOT = pathlib.Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/scripts/elastic_rank.py"
@@ -305,3 +307,18 @@ def test_processes_are_found_by_all_their_settings():
     finally:
         process.kill()
         process.wait(LIMIT)
+
+
+@pytest.mark.parametrize("own_folder", [True, False])
+def test_a_killed_mpirun_leaves_nothing(tmp_path, monkeypatch, own_folder):
+    """Of what it keeps there, by itself or because a slot on another host has no own folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = "mkdir ${PRTE_MCA_prte_tmpdir_base:-$TMPDIR}/ompi.$$ && kill -9 $$"
+    environment = {"PATH": os.environ["PATH"], "TMPDIR": str(tmp_path), reaper.VARIABLE: "job"}
+    slot = Slot(3, ["sh", "-c", folder], environment, False, own_folder)
+    until(lambda: slot.code() is not None)
+    assert slot.code() == 128 + signal.SIGKILL
+    (left,) = tmp_path.glob(f"**/ompi.{slot.process_id}")
+    assert (left.parent == tmp_path) != own_folder
+    slot.finish()
+    assert list(tmp_path.iterdir()) == []

@@ -55,6 +55,8 @@ class Slot:
                 # not safe beside threads.
                 start_new_session=True,
             )
+            if not own_folder:
+                self._left.callback(mpi_tmpdir.remove_of_killed, given, self._process.pid)
             failed.pop_all()
         tag = f"[{number}] ".encode() if tagged else b""
         self._pumps = [
