@@ -38,6 +38,7 @@ class _Request(ctypes.Structure):
         ("part_bytes", ctypes.POINTER(ctypes.c_int64)),
         ("memory", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
+        ("timeout_seconds", ctypes.c_double),
     ]
 
 
