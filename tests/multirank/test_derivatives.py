@@ -73,7 +73,7 @@ def programs(monkeypatch):
     sys.modules.update(kept)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.thorough), 3])
 def test_random_programs(programs, ranks):
     """Each in one of its ways; all ways are among them."""
     _, soak = programs
@@ -88,6 +88,7 @@ def test_random_programs(programs, ranks):
     assert verdicts == todo
 
 
+@pytest.mark.thorough
 def test_thrice(programs, python):
     """Every collective's gradient, and the next two, in functions and compiled."""
     _, soak = programs

@@ -6,7 +6,7 @@ from conftest import PYTHONS, on_ranks
 from test_order import ENV
 
 
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @on_ranks("python", PYTHONS, 2, 3)
 def test_through_forms(job, python, jit, ranks):
     body = gradients_in_loops.through_forms(None, jit)

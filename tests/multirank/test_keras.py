@@ -12,6 +12,7 @@ def test_every_mode_equals_one_process(keras_job):
     assert len(results[0]["differences"]) >= 16
 
 
+@pytest.mark.thorough
 def test_modes_on_three_ranks(keras3_job):
     """Those modes in which the number of ranks matters."""
     names = ["graph", "sum", "sparse", "groups and predivide", "two passes an update, summed"]
