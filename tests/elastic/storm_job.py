@@ -22,6 +22,7 @@ from smddp_tf.launch import reaper  # noqa: E402
 
 TIMEOUT_SECONDS = 6  # SMDDP_TIMEOUT_SECONDS, after which a stopped rank is noticed,
 FENCE_SECONDS = 4  # and --fence-after, after which it is killed
+SILENT_SECONDS = 5  # after so long a rank is looked at
 RANKS, MOST = 3, 4
 # TensorFlow removes these at exit, which a rank that is killed does not come to.
 AUTOGRAPHS = "__autograph_generated_file"
@@ -50,6 +51,7 @@ class Job:
         self._read: dict = {}  # slot -> how far its log was read
         self.events: dict = {}  # slot -> what it reported
         self.victims: set = set()  # slots that something is done to
+        self._silent: dict = {}  # slot -> what it did meanwhile
         self._orders = 0
         (folder / "tmp").mkdir()
         script = folder / "hosts.sh"
@@ -98,6 +100,15 @@ class Job:
                 self._read[slot] = self._read.get(slot, 0) + len(whole) + 1
                 lines = map(json.loads, whole.splitlines())
                 self.events.setdefault(slot, []).extend(lines)
+        self._watch_silent()
+
+    def _watch_silent(self) -> None:
+        """Notes once what a rank does that says nothing, though no fault was done to it."""
+        for slot in set(self.members()) - self.victims - set(self._silent):
+            seconds = time.monotonic() - self.events[slot][-1]["at"]
+            if seconds > SILENT_SECONDS and self.is_alive(slot):
+                threads = hung.threads(self.pid(slot))
+                self._silent[slot] = f"after {seconds:.1f} s of silence:\n{threads}"
 
     def output(self) -> str:
         """What smddprun and the ranks have printed."""
@@ -236,6 +247,7 @@ class Job:
         for slot, events in sorted(self.events.items()):
             path = self.folder / f"stacks{slot}"
             text = hung.short(path.read_text()) if path.exists() else ""
+            text += self._silent.get(slot, "")
             if slot in living:
                 text += hung.threads(self.pid(slot))
             if text.strip():

@@ -7,6 +7,7 @@ of FOLDER what it does. An order in FOLDER/order makes it die or raise at one of
 FOLDER/enough is there, training ends with the epoch.
 """
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -76,8 +77,9 @@ def kill_newcomers():
     for path in folder.glob("log*"):
         last = json.loads(path.read_text().splitlines()[-1])
         if last["event"] == "waits":
-            os.kill(last["pid"], signal.SIGKILL)
-            killed.append(int(path.name[3:]))
+            with contextlib.suppress(ProcessLookupError):  # a fault before has ended it
+                os.kill(last["pid"], signal.SIGKILL)
+                killed.append(int(path.name[3:]))
     note("kills", slots=killed)
     time.sleep(0.3)
 
