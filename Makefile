@@ -4,7 +4,7 @@
 # make test-all  all tests on the newest and the oldest TensorFlow, all of them on tf_keras too, and a
 #              part on the versions in between
 # make coverage  make test, and which of the package's files its tests run little of
-# make test-torch  the tests of PyTorch's backend; train-torch trains its example on NP ranks
+# make test-torch  the tests of PyTorch's backend; train-torch trains its examples on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-elastic-hosts  elastic jobs on hosts of namespaces, which end, are cut off, come and go
 # make test-ray  hvd.run() with the real Ray
@@ -75,6 +75,7 @@ coverage: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
 
 train-torch: build $(VENV_TORCH)/.ready
 	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/torch_digits.py
+	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/lightning_digits.py
 
 # Not a part of `make test`: the environment takes minutes and more than a gigabyte.
 test-torch: build $(VENV_TORCH)/.ready

@@ -152,17 +152,18 @@ API = {
 TORCH = (
     f"{QUERIES} Adasum Min Max Product allreduce allreduce_ allreduce_async allreduce_async_ "
     "grouped_allreduce grouped_allreduce_ grouped_allreduce_async grouped_allreduce_async_ "
-    "sparse_allreduce_async allgather allgather_async broadcast broadcast_ broadcast_async "
-    "broadcast_async_ alltoall alltoall_async reducescatter reducescatter_async join poll "
+    "sparse_allreduce_async allgather allgather_async grouped_allgather grouped_allgather_async "
+    "broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async reducescatter "
+    "reducescatter_async grouped_reducescatter grouped_reducescatter_async join poll "
     "synchronize barrier allgather_object broadcast_object broadcast_parameters "
     "broadcast_optimizer_state DistributedOptimizer SyncBatchNorm elastic run"
 )
 TORCH_DIFFERENCES = {
     "Adasum": "is a ValueError where it is used",
-    "allgather": "has no gradient",
-    "allgather_async": "has no gradient",
-    "broadcast": "has no gradient",
-    "broadcast_async": "has no gradient",
+    "allgather_async": "refuses a tensor that requires a gradient",
+    "broadcast_async": "refuses a tensor that requires a gradient",
+    "sparse_allreduce_async": "synchronize() takes its handle too; the result is coalesced",
+    "SyncBatchNorm": "on the CPU too",
     "DistributedOptimizer": "returns the same object; step(closure) is refused",
 }
 

@@ -13,7 +13,6 @@ _PASSES = "pass backward_passes_per_step to DistributedOptimizer"
 # Modules that are not provided, and what to use instead.
 REFUSED = {
     "horovod.torch.elastic": "start the script with smddprun --max-restarts N",
-    "horovod.torch.sync_batch_norm": "torch.nn.SyncBatchNorm, with the backend nccl",
     "horovod.mxnet": "this library is for TensorFlow",
     "horovod.spark": "launch the script with smddprun, or call horovod.run()",
     "horovod.ray": 'call horovod.run(..., launcher="ray")',

@@ -60,8 +60,21 @@ from smddp_tf.torch._collectives import (
     synchronize,
 )
 from smddp_tf.torch._compression import Compression
+from smddp_tf.torch._exchange import alltoall, alltoall_async, reducescatter, reducescatter_async
+from smddp_tf.torch._grouped import (
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+)
 from smddp_tf.torch._optimizer import DistributedOptimizer
+from smddp_tf.torch._sparse import sparse_allreduce_async
 from smddp_tf.torch._state import broadcast_optimizer_state, broadcast_parameters
+from smddp_tf.torch._sync_batch_norm import SyncBatchNorm
 
 _backend.register()
 _environment.adopt_ranks()
@@ -78,6 +91,7 @@ __all__ = [
     "Product",
     "ReduceOp",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -86,6 +100,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -102,6 +118,14 @@ __all__ = [
     "global_process_set",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -113,10 +137,13 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "start_timeline",
     "stop_timeline",
     "synchronize",

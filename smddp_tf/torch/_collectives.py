@@ -8,11 +8,14 @@ from __future__ import annotations
 import collections
 import io
 import itertools
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.distributed import Work
 
+from smddp_tf._src.job.basics import rank
 from smddp_tf._src.job.enums import Matching
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
@@ -48,14 +51,30 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     return op
 
 
+def check_reducible(dtype: torch.dtype, op: ReduceOp, what: str) -> None:
+    """Rejects a dtype that the core does not reduce by this operation.
+
+    Raises:
+      BadInputError: there is none, or integers are to be averaged.
+    """
+    if dtype not in _dtypes.REDUCIBLE:
+        raise BadInputError(f"{what} of {dtype} is not supported; give tensor.float()")
+    if not dtype.is_floating_point and op is Average:
+        raise BadInputError(f"{what} averages floating types, not {dtype}; give op=hvd.Sum")
+
+
+def alike(tensors: Sequence[torch.Tensor]) -> Iterable[list[int]]:
+    """The places of tensors that travel together: of one dtype on one device."""
+    places = collections.defaultdict(list)
+    for place, tensor in enumerate(tensors):
+        places[tensor.dtype, tensor.device].append(place)
+    return places.values()
+
+
 def _reduce(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
     """Reduces tensors of one dtype in place."""
     order = _checks.in_place(tensors, "allreduce")
-    dtype = tensors[0].dtype
-    if dtype not in _dtypes.REDUCIBLE:
-        raise BadInputError(f"allreduce of {dtype} is not supported; give tensor.float()")
-    if not dtype.is_floating_point and op is Average:
-        raise BadInputError(f"allreduce averages floating types, not {dtype}; give op=hvd.Sum")
+    check_reducible(tensors[0].dtype, op, "allreduce")
     yield _requests.allreduce(tensors, op, before, order, after)
     return tensors
 
@@ -79,7 +98,8 @@ def _first(steps: Steps) -> Steps:
     return (yield from steps)[0]
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor's elements by rows, without its gradient."""
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
 
@@ -129,7 +149,7 @@ def allreduce_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work
       >>> hvd.synchronize(handle).tolist()
       [1.0, 1.0, 1.0]
     """
-    return allreduce_async_(_copy(tensor), *arguments, **named)
+    return allreduce_async_(copy(tensor), *arguments, **named)
 
 
 def allreduce_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
@@ -202,26 +222,32 @@ def allreduce(
     return compression.decompress(_Allreduce.apply(small, options), context)
 
 
-def _gather(tensor: torch.Tensor, ranks: int) -> Steps:
-    """Gathers tensors that may differ in rows."""
-    _checks.check_dense([tensor], "allgather")
-    rows = tensor.detach().contiguous()
-    rows = rows.view(1) if rows.dim() == 0 else rows
-    own = torch.tensor([rows.shape[0], rows[:1].numel() if rows.shape[0] else -1], device="cpu")
-    told = own.new_empty((ranks, 2))
-    yield _requests.allgather(told, own)
-    shapes = set(told[:, 1].tolist()) - {-1}
-    if len(shapes) > 1:
-        raise BadInputError(f"allgather of tensors whose rows have {sorted(shapes)} elements")
-    counts = [count * max(row, 0) for count, row in told.tolist()]
-    gathered = rows.new_empty((int(told[:, 0].sum()), *rows.shape[1:]))
-    yield _requests.allgather(gathered, rows, counts)
-    return gathered
+def gathered(tensors: Sequence[torch.Tensor], ranks: int) -> Steps:
+    """Gathers tensors that may differ in rows; returns these, and each rank's numbers of rows."""
+    parts = []
+    for tensor in tensors:
+        _checks.check_dense([tensor], "allgather")
+        part = tensor.detach().contiguous()
+        parts.append(part.view(1) if part.dim() == 0 else part)
+    own = torch.tensor([part.shape[0] for part in parts], device="cpu")
+    told = own.new_empty((ranks, len(parts)))
+    rows = ", ".join(str(list(part.shape[1:])) for part in parts)
+    yield _requests.allgather(told, own, words=f"rows of {rows}")
+    outputs = []
+    for part, counts in zip(parts, told.t().tolist(), strict=True):
+        output = part.new_empty((sum(counts), *part.shape[1:]))
+        elements = math.prod(part.shape[1:])
+        yield _requests.allgather(output, part, [count * elements for count in counts])
+        outputs.append(output)
+    return outputs, told
 
 
 def _no_gradient(tensor: torch.Tensor, what: str) -> None:
     if tensor.requires_grad and torch.is_grad_enabled():
-        raise ValueError(f"{what} has no gradient; give tensor.detach(), or call it in no_grad()")
+        raise ValueError(
+            f"{what} has no gradient; give tensor.detach(), call it in no_grad(), or take the "
+            "function without _async"
+        )
 
 
 def allgather_async(
@@ -245,10 +271,38 @@ def allgather_async(
       >>> list(hvd.synchronize(handle).shape) == [2 * hvd.size(), 3]
       True
     """
-    _no_gradient(tensor, "allgather")
+    _no_gradient(tensor, "allgather_async")
     group = check_process_set(process_set)
-    steps = _gather(tensor, group.size)
-    return begin("allgather", name, group.id, steps, wait=False, tensors=tensor)
+
+    def steps() -> Steps:
+        outputs, _ = yield from gathered([tensor], group.size)
+        return outputs[0]
+
+    return begin("allgather", name, group.id, steps(), wait=False, tensors=tensor)
+
+
+def gradient_name(name: str | None) -> str | None:
+    """By which ranks match the gradient of a collective."""
+    return f"{name}.gradient" if name else None
+
+
+class _Allgather(torch.autograd.Function):
+    """Gathers; its gradient is the average of the ranks' gradients of a rank's own rows."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, name: Any, process_set: Any) -> torch.Tensor:
+        group = check_process_set(process_set)
+        steps = gathered([tensor], group.size)
+        (output,), told = begin("allgather", name, group.id, steps, True, tensor).result()
+        ctx.shape, ctx.name, ctx.process_set = tensor.shape, name, process_set
+        ctx.rows = told[: group.rank].sum().item(), told[group.rank].item()
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        name = gradient_name(ctx.name)
+        whole = allreduce(gradients[0], op=Average, name=name, process_set=ctx.process_set)
+        return whole.narrow(0, *ctx.rows).view(ctx.shape), None, None
 
 
 def allgather(
@@ -256,19 +310,19 @@ def allgather(
 ) -> torch.Tensor:
     """Gathers tensors, as allgather_async() does, and waits.
 
+    Its gradient is the average of the ranks' gradients of this rank's rows, as with Horovod.
+
     Examples:
       >>> hvd.allgather(torch.tensor([hvd.rank()])).tolist() == list(range(hvd.size()))
       True
     """
-    return synchronize(allgather_async(tensor, name, process_set))
+    return _Allgather.apply(tensor, name, process_set)
 
 
 def _sent(tensors: list[Any], root: int) -> Steps:
     """Sends tensors in place, those of a dtype on a device together."""
-    alike = collections.defaultdict(list)
-    for tensor in tensors:
-        alike[tensor.dtype, tensor.device].append(tensor.detach())
-    for same in alike.values():
+    for places in alike(tensors):
+        same = [tensors[place].detach() for place in places]
         order = _checks.in_place(same, "broadcast")
         yield _requests.broadcast(same, root, order)
     return tensors
@@ -276,12 +330,12 @@ def _sent(tensors: list[Any], root: int) -> Steps:
 
 def send_all(tensors: list[Any], root: int, what: str) -> None:
     """Sends tensors of the job's rank `root` to all, in place."""
-    copies = [one if one.is_contiguous() else _copy(one) for one in tensors]
+    copies = [one if one.is_contiguous() else copy(one) for one in tensors]
     begin(what, None, check_process_set(global_process_set).id, _sent(copies, root), wait=True)
     with torch.no_grad():
-        for tensor, copy in zip(tensors, copies, strict=True):
-            if copy is not tensor:
-                tensor.copy_(copy)
+        for tensor, sent in zip(tensors, copies, strict=True):
+            if sent is not tensor:
+                tensor.copy_(sent)
 
 
 def broadcast_async_(
@@ -323,8 +377,8 @@ def broadcast_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work
       >>> hvd.synchronize(hvd.broadcast_async(torch.ones(1), 0)).tolist()
       [1.0]
     """
-    _no_gradient(tensor, "broadcast")
-    return broadcast_async_(_copy(tensor), *arguments, **named)
+    _no_gradient(tensor, "broadcast_async")
+    return broadcast_async_(copy(tensor), *arguments, **named)
 
 
 def broadcast_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
@@ -338,14 +392,36 @@ def broadcast_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Ten
     return tensor
 
 
-def broadcast(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Tensor:
-    """Returns the tensor of one rank on all.
+class _Broadcast(torch.autograd.Function):
+    """Sends; the root's gradient is the average of the ranks' gradients, others' are zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: Any, ranks: Any) -> Any:
+        ctx.root, ctx.name, ctx.process_set = root_rank, name, ranks
+        return synchronize(broadcast_async_(copy(tensor), root_rank, name, ranks))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        name = gradient_name(ctx.name)
+        whole = allreduce(gradients[0], op=Average, name=name, process_set=ctx.process_set)
+        return whole if rank() == ctx.root else torch.zeros_like(whole), None, None, None
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the tensor of one rank on all; arguments as of broadcast_async_().
+
+    The gradient of the root is the average of the ranks' gradients, that of others is zero.
 
     Examples:
       >>> hvd.broadcast(torch.tensor([7]), root_rank=0).tolist()
       [7]
     """
-    return synchronize(broadcast_async(tensor, *arguments, **named))
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
 def poll(handle: Work) -> bool:
@@ -360,8 +436,8 @@ def poll(handle: Work) -> bool:
     return handle.is_completed()
 
 
-def synchronize(handle: Work) -> torch.Tensor:
-    """Waits for a handle's collective, and returns its tensor.
+def synchronize(handle: Any) -> Any:
+    """Waits for a handle's collective, and returns its tensor, or its tensors.
 
     Raises:
       torch.distributed.DistBackendError: ranks disagree, or one died.
@@ -370,8 +446,7 @@ def synchronize(handle: Work) -> torch.Tensor:
       >>> hvd.synchronize(hvd.allreduce_async(torch.ones(2))).tolist()
       [1.0, 1.0]
     """
-    handle.wait()
-    return handle.result()
+    return handle() if callable(handle) else handle.result()
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
 from torch.distributed.constants import default_pg_timeout
 
-from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _steps
+from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _sparse, _steps
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._point_to_point import PointToPoint
 from smddp_tf.torch._steps import Collective, Steps, numbered
@@ -143,7 +143,10 @@ class SmddpProcessGroup(ProcessGroup):
     def allreduce(self, tensors: Any, opts: Any = None, *_: Any) -> Steps:
         """Reduces tensors in place."""
         tensors = _list(tensors)
-        yield from self._reduce(tensors, _op(opts), "all_reduce")
+        if tensors and tensors[0].layout is torch.sparse_coo:
+            yield from self._reduce_sparse(tensors, _op(opts))
+        else:
+            yield from self._reduce(tensors, _op(opts), "all_reduce")
         return tensors
 
     allreduce_coalesced = allreduce
@@ -157,6 +160,17 @@ class SmddpProcessGroup(ProcessGroup):
         mine = tensors if root else [tensor.detach().clone() for tensor in tensors]
         yield from self._reduce(mine, _op(opts), f"reduce to rank {opts.rootRank}")
         return tensors
+
+    def _reduce_sparse(self, tensors: list[Any], op: Any) -> Steps:
+        factors = {ReduceOp.SUM: 1.0, ReduceOp.AVG: 1 / self.size()}
+        factor = factors.get(_dtypes.kind_of(op))
+        if factor is None:
+            name = _dtypes.op_name(op)
+            raise BadInputError(f"all_reduce of sparse tensors takes SUM or AVG, not {name}")
+        for tensor in tensors:
+            result = yield from _sparse.summed(tensor, self.size(), factor)
+            with torch.no_grad():  # detach() would have indices of its own
+                tensor.copy_(result)
 
     def _reduce(self, tensors: list[Any], op: Any, what: str) -> Steps:
         order = _checks.in_place(tensors, what)

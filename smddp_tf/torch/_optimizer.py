@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global
 from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf.torch import _collectives
 from smddp_tf.torch._compression import Compression
+from smddp_tf.torch._sparse import reduced_gradient
 
 _Tensors = list[torch.Tensor]
 
@@ -57,9 +59,10 @@ class _Reducer:
 
     def __init__(self, parameters: _Tensors, reduce: Any, passes: int, dense: bool, key: int):
         self._reduce, self._passes, self._dense, self._key = reduce, passes, dense, key
+        self._sparse: dict[torch.Tensor, int] = {}  # dims that are sparse, where gradients were
         self.buckets = _buckets(parameters, config.load().bucket_bytes)
         self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
-        self._handles: dict[int, Any] = {}
+        self._handles: dict[int, list[Any]] = {}
         self._begin_step()
         for one in parameters:
             one.register_post_accumulate_grad_hook(self._ready)
@@ -82,17 +85,33 @@ class _Reducer:
             self._start(number)
 
     def _start(self, number: int) -> None:
-        gradients = []
-        for one in self.buckets[number]:
+        gradients: _Tensors = []
+        name = f"optimizer {self._key}, bucket {number + 1} of {len(self.buckets)}"
+        handles: list[Any] = []
+        for place, one in enumerate(self.buckets[number]):
             if one.grad is None:  # not computed here, but perhaps on another rank
-                one.grad = torch.zeros_like(one)
+                one.grad = self._nothing(one)
             if one.grad.is_sparse and self._dense:
                 one.grad = one.grad.to_dense()
+            if one.grad.is_sparse:
+                self._sparse[one] = one.grad.sparse_dim()
+                handle = self._reduce(one.grad, f"{name}, sparse {place}")
+                handles.append((handle, one))
+                continue
             if one.grad.layout is torch.strided and not one.grad.is_contiguous():
                 one.grad = one.grad.contiguous()
             gradients.append(one.grad)
-        name = f"optimizer {self._key}, bucket {number + 1} of {len(self.buckets)}"
-        self._handles[number] = self._reduce(gradients, name)
+        if gradients:
+            handles.append((self._reduce(gradients, name), None))
+        self._handles[number] = handles
+
+    def _nothing(self, one: torch.Tensor) -> torch.Tensor:
+        """A gradient of zeros."""
+        dims = self._sparse.get(one)
+        if dims is None:
+            return torch.zeros_like(one)
+        indices = torch.empty((dims, 0), dtype=torch.int64, device=one.device)
+        return torch.sparse_coo_tensor(indices, one.new_empty((0, *one.shape[dims:])), one.shape)
 
     def synchronize(self) -> None:
         """Waits for all gradients; those that were not computed count as zeros."""
@@ -101,8 +120,10 @@ class _Reducer:
                 self._start(number)
         handles, self._handles = self._handles, {}
         self._begin_step()
-        for handle in handles.values():
+        for handle, one in itertools.chain.from_iterable(handles.values()):
             handle.wait()
+            if one is not None:
+                one.grad = handle()
 
 
 _made = 0
@@ -135,7 +156,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       gradient_predivide_factor: divides before the sum, with Average; the rest follows after it.
       num_groups: accepted as Horovod accepts it; buckets are by size.
       groups: likewise.
-      sparse_as_dense: makes sparse gradients dense; they are an error otherwise.
+      sparse_as_dense: makes sparse gradients dense; otherwise ranks gather their elements. If a
+        rank computes none for a parameter, it takes for dense what was never sparse.
       process_set: whose ranks take part.
 
     Returns:
@@ -171,7 +193,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         before = 1 / gradient_predivide_factor
         after, kind = gradient_predivide_factor / group.size, Sum
 
-    def reduce(gradients: _Tensors, name: str) -> Any:
+    def reduce(gradients: Any, name: str) -> Any:
+        if isinstance(gradients, torch.Tensor):
+            return reduced_gradient(gradients, kind, before, after, name, group)
         steps = _collectives.reduced(gradients, compression, kind, before, after)
         begin = _collectives.begin
         return begin("gradients", name, group.id, steps, wait=False, tensors=gradients)

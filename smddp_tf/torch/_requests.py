@@ -84,11 +84,15 @@ def broadcast(tensors: Sequence[torch.Tensor], root: int, order: str = "") -> Re
 
 
 def allgather(
-    written: torch.Tensor, read: torch.Tensor, counts: Sequence[int] | None = None
+    written: torch.Tensor,
+    read: torch.Tensor,
+    counts: Sequence[int] | None = None,
+    words: str = "",
 ) -> Request:
     """Gathers contiguous tensors, in the order of ranks. counts: of elements, where they differ."""
-    number, element, words = _moved(read.dtype)
+    number, element, more = _moved(read.dtype)
     part = (read, written, [read.numel(), *element])
+    words = f"{words} {more}".strip()
     if counts is None:
         return _request(Kind.ALLGATHER, number, [part], words=words)
     sizes = [count * read.element_size() for count in counts]
@@ -102,6 +106,20 @@ def reducescatter(
     """Reduces equal parts of a contiguous tensor; each rank gets its own."""
     part = (read, written, [ranks, written.numel()])
     return _request(Kind.REDUCESCATTER, NUMBERS[read.dtype], [part], op=op, factor=factor)
+
+
+def reducescatter_rows(
+    pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], op: ReduceOp, before: float, after: float
+) -> Request:
+    """Reduces contiguous tensors of one dtype; each rank gets some rows.
+
+    pairs: what is written and what is read; the first ranks get a row more.
+    """
+    parts = [(read, written, read.shape) for written, read in pairs]
+    number = NUMBERS[pairs[0][1].dtype]
+    request = _request(Kind.REDUCESCATTER, number, parts, op=op, factor=before)
+    request.postscale = after
+    return request
 
 
 def alltoall(

@@ -110,7 +110,7 @@ def bad_input():
     good = torch.ones(3)
     strided = torch.ones(3, 2)[:, 0]
     cases = {
-        "sparse": (lambda: dist.all_reduce(torch.ones(2, 2).to_sparse()), "to_dense()"),
+        "sparse": (lambda: dist.all_reduce(torch.ones(2, 2).to_sparse_csr()), "to_dense()"),
         "strided": (_waited(dist.all_reduce, strided), "strides (2,)"),
         "no reduction": (
             lambda: dist.all_reduce(torch.tensor([True]), op.AVG),

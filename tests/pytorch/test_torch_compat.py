@@ -81,4 +81,4 @@ def test_refused_names(tmp_path):
     )
     command = [sys.executable, "-m", "smddp_tf.compat", script]
     code, output, _ = launcher.run_command(command, timeout=100)
-    assert code == 0 and "smddprun --max-restarts N 13" in output, output[-3000:]
+    assert code == 0 and "smddprun --max-restarts N 3" in output, output[-3000:]
