@@ -1,12 +1,14 @@
 """Nobody reads what a rank writes to stderr: it hears of failures all the same, and ends."""
 
+import re
+
 import pytest
 from bodies import stuck_output
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
-    [("leaves", "rank 1 (process"), ("stands still", "rank 0 waited 3.0 s for rank 1 in")],
+    [("leaves", r"rank 1 \(process"), ("stands still", r"rank 0 waited [34]\.\d s for rank 1 in")],
 )
 def test_hears_of_a_failure(job, how, words):
     """Before anything is written: a warning about a stall, or what failed."""
@@ -16,7 +18,7 @@ def test_hears_of_a_failure(job, how, words):
     told = result.results[0]
     assert told["seconds"] is not None
     assert told["seconds"] < 5.5, told
-    assert words in told["text"]
+    assert re.search(words, told["text"]), told
 
 
 def test_is_ended_by_sigterm(job):
