@@ -1,6 +1,7 @@
 """After a failure: every rank hears the cause in seconds, nothing is OK any more, nothing hangs."""
 
 import concurrent.futures
+import re
 
 import launcher
 import pytest
@@ -49,7 +50,7 @@ def test_every_rank_hears_the_cause(run_both):
             assert len(one["texts"]) == 3
             assert len(set(one["texts"])) == 1, one
             # Two ranks may notice at the same time; those of the other node leave it to them.
-            assert "waited 5.0 s for rank 3 " in one["texts"][0], one
+            assert re.search(r"waited [5-9]\.\d s for rank 3 ", one["texts"][0]), one
             assert one["seconds"] < 1, one
 
 
