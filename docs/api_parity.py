@@ -156,13 +156,14 @@ TORCH = (
     "broadcast broadcast_ broadcast_async broadcast_async_ alltoall alltoall_async reducescatter "
     "reducescatter_async grouped_reducescatter grouped_reducescatter_async join poll "
     "synchronize barrier allgather_object broadcast_object broadcast_parameters "
-    "broadcast_optimizer_state DistributedOptimizer SyncBatchNorm elastic run"
+    "broadcast_optimizer_state DistributedOptimizer SyncBatchNorm HorovodInternalError elastic run"
 )
 TORCH_DIFFERENCES = {
     "Adasum": "is a ValueError where it is used",
     "allgather_async": "refuses a tensor that requires a gradient",
     "broadcast_async": "refuses a tensor that requires a gradient",
     "sparse_allreduce_async": "synchronize() takes its handle too; the result is coalesced",
+    "HorovodInternalError": "is torch.distributed.DistBackendError",
     "SyncBatchNorm": "on the CPU too",
     "DistributedOptimizer": "returns the same object; step(closure) is refused",
 }

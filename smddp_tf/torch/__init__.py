@@ -16,6 +16,8 @@ Examples:
   True
 """
 
+from torch.distributed import DistBackendError as HorovodInternalError
+
 from smddp_tf._src.job.adding_sets import add_process_set, remove_process_set
 from smddp_tf._src.job.basics import (
     ccl_built,
@@ -85,6 +87,7 @@ __all__ = [
     "Average",
     "Compression",
     "DistributedOptimizer",
+    "HorovodInternalError",
     "Max",
     "Min",
     "ProcessSet",

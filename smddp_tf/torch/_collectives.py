@@ -79,6 +79,13 @@ def _reduce(tensors: list[Any], op: ReduceOp, before: float, after: float) -> St
     return tensors
 
 
+def reduced_lists(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
+    """Reduces tensors in place, those of a dtype on a device together."""
+    for places in alike(tensors):
+        yield from _reduce([tensors[place].detach() for place in places], op, before, after)
+    return tensors
+
+
 def reduced(tensors: list[Any], compression: Any, op: ReduceOp, before: float, after: float) -> Any:
     """Steps that reduce tensors in place, compressed on the way."""
     if compression is NoneCompressor:
@@ -164,22 +171,42 @@ def allreduce_(tensor: torch.Tensor, *arguments: Any, **named: Any) -> torch.Ten
     return tensor
 
 
-class _Allreduce(torch.autograd.Function):
-    """A reduction whose gradient is reduced in the same way."""
+class Allreduce(torch.autograd.Function):
+    """Reduces tensors; their gradients are reduced in the same way."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        ctx.options = options
-        return synchronize(allreduce_async(tensor, **options))
+    def forward(ctx: Any, what: str, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
+        ctx.what, ctx.options = what, options
+        return tuple(_reduce_now(what, tensors, **options))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        op = resolve_op(ctx.options.get("average"), ctx.options.get("op"))
+        op = resolve_op(ctx.options["average"], ctx.options["op"])
         if op not in (Sum, Average):
             raise ValueError(f"allreduce with op={op} has no gradient; Sum and Average have")
-        name = ctx.options.get("name")
-        options = {**ctx.options, "name": f"{name}.gradient" if name else None}
-        return synchronize(allreduce_async(gradients[0], **options)), None
+        options = {**ctx.options, "name": gradient_name(ctx.options["name"])}
+        return None, None, *_reduce_now(ctx.what, gradients, **options)
+
+
+def gradient_name(name: str | None) -> str | None:
+    """By which ranks match the gradient of a collective."""
+    return f"{name}.gradient" if name else None
+
+
+def _reduce_now(
+    what: str,
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces copies of tensors, and waits."""
+    copies, number = [copy(one) for one in tensors], check_process_set(process_set).id
+    steps = reduced_lists(copies, resolve_op(average, op), prescale_factor, postscale_factor)
+    return begin(what, name, number, steps, True, copies).result()
 
 
 def allreduce(
@@ -219,7 +246,7 @@ def allreduce(
     options |= {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     options["process_set"] = process_set
     small, context = compression.compress(tensor)
-    return compression.decompress(_Allreduce.apply(small, options), context)
+    return compression.decompress(Allreduce.apply("allreduce", options, small)[0], context)
 
 
 def gathered(tensors: Sequence[torch.Tensor], ranks: int) -> Steps:
@@ -281,28 +308,25 @@ def allgather_async(
     return begin("allgather", name, group.id, steps(), wait=False, tensors=tensor)
 
 
-def gradient_name(name: str | None) -> str | None:
-    """By which ranks match the gradient of a collective."""
-    return f"{name}.gradient" if name else None
-
-
-class _Allgather(torch.autograd.Function):
-    """Gathers; its gradient is the average of the ranks' gradients of a rank's own rows."""
+class Allgather(torch.autograd.Function):
+    """Gathers tensors; a gradient is the average of the ranks' gradients of this rank's rows."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, name: Any, process_set: Any) -> torch.Tensor:
-        group = check_process_set(process_set)
-        steps = gathered([tensor], group.size)
-        (output,), told = begin("allgather", name, group.id, steps, True, tensor).result()
-        ctx.shape, ctx.name, ctx.process_set = tensor.shape, name, process_set
-        ctx.rows = told[: group.rank].sum().item(), told[group.rank].item()
-        return output
+    def forward(ctx: Any, what: str, name: Any, ranks: Any, *tensors: torch.Tensor) -> Any:
+        group = check_process_set(ranks)
+        steps = gathered(tensors, group.size)
+        outputs, told = begin(what, name, group.id, steps, True, tensors).result()
+        ctx.options = {"name": gradient_name(name), "process_set": ranks}
+        ctx.shapes = [one.shape for one in tensors]
+        ctx.begins, ctx.counts = told[: group.rank].sum(0).tolist(), told[group.rank].tolist()
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        name = gradient_name(ctx.name)
-        whole = allreduce(gradients[0], op=Average, name=name, process_set=ctx.process_set)
-        return whole.narrow(0, *ctx.rows).view(ctx.shape), None, None
+        whole = _reduce_now("allreduce", gradients, op=Average, **ctx.options)
+        places = zip(whole, ctx.begins, ctx.counts, ctx.shapes, strict=True)
+        own = [one.narrow(0, begin, count).view(shape) for one, begin, count, shape in places]
+        return None, None, None, *own
 
 
 def allgather(
@@ -316,7 +340,7 @@ def allgather(
       >>> hvd.allgather(torch.tensor([hvd.rank()])).tolist() == list(range(hvd.size()))
       True
     """
-    return _Allgather.apply(tensor, name, process_set)
+    return Allgather.apply("allgather", name, process_set, tensor)[0]
 
 
 def _sent(tensors: list[Any], root: int) -> Steps:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,13 +20,12 @@ from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf.torch import _checks, _requests
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._collectives import (
+    Allgather,
     alike,
-    allgather,
     begin,
     check_reducible,
     gradient_name,
     resolve_op,
-    synchronize,
 )
 from smddp_tf.torch._compression import Compression
 from smddp_tf.torch._steps import Steps
@@ -41,7 +41,10 @@ def _own_splits(splits: Any, rows: int, ranks: int) -> list[int]:
         if rows % ranks:
             raise BadInputError(f"alltoall of {rows} rows to {ranks} ranks; give splits")
         return ranks * [rows // ranks]
-    numbers = [int(one) for one in splits]
+    try:
+        numbers = [operator.index(one) for one in splits]
+    except TypeError as problem:
+        raise BadInputError(f"alltoall takes integers as splits: {problem}") from None
     if len(numbers) != ranks or min(numbers) < 0 or sum(numbers) != rows:
         raise BadInputError(
             f"alltoall takes {ranks} splits >= 0, one for each rank, which add up to the "
@@ -200,33 +203,27 @@ def reducescatter_async(
     return begin("reducescatter", name, group.id, steps(), wait=False, tensors=tensor)
 
 
-def scatter_gradient(gradient: torch.Tensor, op: ReduceOp, factor: float, ranks: int) -> Any:
-    """What each rank has to gather for the gradient of a reducescatter, as with Horovod.
-
-    Raises:
-      ValueError: the operation has no gradient.
-    """
-    if op not in (Sum, Average):
-        raise ValueError(f"reducescatter with op={op} has no gradient; Sum and Average have")
-    return gradient * (factor * ranks if op is Sum else factor)
-
-
-class _Reducescatter(torch.autograd.Function):
-    """Reduces and scatters; the gradients of the rows are gathered."""
+class Reducescatter(torch.autograd.Function):
+    """Reduces and scatters tensors; the gradients of the rows are gathered, as with Horovod."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, options: dict[str, Any]) -> torch.Tensor:
-        ctx.options = options
-        return synchronize(reducescatter_async(tensor, **options))
+    def forward(ctx: Any, what: str, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
+        ctx.options, group = options, check_process_set(options["process_set"])
+        factors = options["prescale_factor"], options["postscale_factor"]
+        steps = scattered(tensors, resolve_op(None, options["op"]), *factors, group)
+        return tuple(begin(what, options["name"], group.id, steps, True, tensors).result())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        options = ctx.options
-        ranks = options["process_set"]
+        options, op = ctx.options, resolve_op(None, ctx.options["op"])
+        if op not in (Sum, Average):
+            raise ValueError(f"reducescatter with op={op} has no gradient; Sum and Average have")
         factor = options["prescale_factor"] * options["postscale_factor"]
-        size = check_process_set(ranks).size
-        own = scatter_gradient(gradients[0], ReduceOp(options["op"]), factor, size)
-        return allgather(own, gradient_name(options["name"]), ranks), None
+        if op is Sum:
+            factor *= check_process_set(options["process_set"]).size
+        own = [one * factor for one in gradients]
+        place = gradient_name(options["name"]), options["process_set"]
+        return None, None, *Allgather.apply("allgather", *place, *own)
 
 
 def reducescatter(
@@ -251,4 +248,5 @@ def reducescatter(
     options: dict[str, Any] = {"name": name, "op": op, "process_set": process_set}
     options |= {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
     small, context = compression.compress(tensor)
-    return compression.decompress(_Reducescatter.apply(small, options), context)
+    (own,) = Reducescatter.apply("reducescatter", options, small)
+    return compression.decompress(own, context)

@@ -9,11 +9,11 @@ import torch
 from torch.distributed import Work
 
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
-from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._src.job.reduce_op import Average, ReduceOp
 from smddp_tf.torch import _collectives
-from smddp_tf.torch._collectives import alike, begin, gradient_name, resolve_op, synchronize
+from smddp_tf.torch._collectives import begin, resolve_op, synchronize
 from smddp_tf.torch._compression import Compression
-from smddp_tf.torch._exchange import scatter_gradient, scattered
+from smddp_tf.torch._exchange import Reducescatter, scattered
 from smddp_tf.torch._steps import Steps
 
 
@@ -27,6 +27,13 @@ def _list(tensors: Any, what: str) -> list[torch.Tensor]:
     if not is_list or not all(isinstance(one, torch.Tensor) for one in tensors):
         raise ValueError(f"{what} takes a list of tensors, not {type(tensors).__name__}")
     return list(tensors)
+
+
+def _of_each(function: Any, what: str, options: Any, pairs: Any, compression: Any) -> list[Any]:
+    """Applies a function to compressed tensors, which come with what restores them."""
+    results = function.apply(what, options, *(small for small, _ in pairs)) if pairs else ()
+    both = zip(results, pairs, strict=True)
+    return [compression.decompress(result, context) for result, (_, context) in both]
 
 
 # ---- allreduce ----------------------------------------------------------------------------------
@@ -56,15 +63,9 @@ def grouped_allreduce_async_(
     """
     listed, op = _list(tensors, "grouped_allreduce"), resolve_op(average, op)
 
-    def steps() -> Steps:
-        for places in alike(listed):
-            same = [listed[place].detach() for place in places]
-            none, factors = Compression.none, (prescale_factor, postscale_factor)
-            yield from _collectives.reduced(same, none, op, *factors)
-        return listed
-
     number = check_process_set(process_set).id
-    return begin("grouped_allreduce", name, number, steps(), wait=False, tensors=listed)
+    steps = _collectives.reduced_lists(listed, op, prescale_factor, postscale_factor)
+    return begin("grouped_allreduce", name, number, steps, wait=False, tensors=listed)
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *arguments: Any, **named: Any) -> Work:
@@ -87,23 +88,6 @@ def grouped_allreduce_(tensors: Sequence[torch.Tensor], *arguments: Any, **named
       [tensor([1.]), tensor([1.], dtype=torch.float64)]
     """
     return synchronize(grouped_allreduce_async_(tensors, *arguments, **named))
-
-
-class _GroupedAllreduce(torch.autograd.Function):
-    """Reductions whose gradients are reduced in the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
-        ctx.options = options
-        return tuple(synchronize(grouped_allreduce_async(tensors, **options)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        op = resolve_op(ctx.options["average"], ctx.options["op"])
-        if op not in (Sum, Average):
-            raise ValueError(f"allreduce with op={op} has no gradient; Sum and Average have")
-        options = {**ctx.options, "name": gradient_name(ctx.options["name"])}
-        return None, *synchronize(grouped_allreduce_async(gradients, **options))
 
 
 def grouped_allreduce(
@@ -133,9 +117,7 @@ def grouped_allreduce(
         "process_set": process_set,
     }
     options |= {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    results = _GroupedAllreduce.apply(options, *(small for small, _ in pairs)) if pairs else ()
-    both = zip(results, pairs, strict=True)
-    return [compression.decompress(result, context) for result, (_, context) in both]
+    return _of_each(_collectives.Allreduce, "grouped_allreduce", options, pairs, compression)
 
 
 # ---- allgather ----------------------------------------------------------------------------------
@@ -165,28 +147,6 @@ def grouped_allgather_async(
     return begin("grouped_allgather", name, group.id, steps(), wait=False, tensors=listed)
 
 
-class _GroupedAllgather(torch.autograd.Function):
-    """Gathers; the gradients are the averages of the ranks' gradients of a rank's own rows."""
-
-    @staticmethod
-    def forward(ctx: Any, name: Any, process_set: Any, *tensors: torch.Tensor) -> Any:
-        group = check_process_set(process_set)
-        steps = _collectives.gathered(tensors, group.size)
-        outputs, told = begin("grouped_allgather", name, group.id, steps, True, tensors).result()
-        ctx.name, ctx.process_set = name, process_set
-        ctx.shapes = [one.shape for one in tensors]
-        ctx.begins, ctx.counts = told[: group.rank].sum(0).tolist(), told[group.rank].tolist()
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        options: dict[str, Any] = {"name": gradient_name(ctx.name), "process_set": ctx.process_set}
-        whole = synchronize(grouped_allreduce_async(gradients, op=Average, **options))
-        places = zip(whole, ctx.begins, ctx.counts, ctx.shapes, strict=True)
-        own = [one.narrow(0, begin, count).view(shape) for one, begin, count, shape in places]
-        return None, None, *own
-
-
 def grouped_allgather(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -200,7 +160,8 @@ def grouped_allgather(
       True
     """
     listed = _list(tensors, "grouped_allgather")
-    return list(_GroupedAllgather.apply(name, process_set, *listed)) if listed else []
+    apply = _collectives.Allgather.apply
+    return list(apply("grouped_allgather", name, process_set, *listed)) if listed else []
 
 
 # ---- reducescatter ------------------------------------------------------------------------------
@@ -230,24 +191,6 @@ def grouped_reducescatter_async(
     return begin("grouped_reducescatter", name, group.id, steps, wait=False, tensors=listed)
 
 
-class _GroupedReducescatter(torch.autograd.Function):
-    """Reduces and scatters; the gradients of the rows are gathered."""
-
-    @staticmethod
-    def forward(ctx: Any, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
-        ctx.options = options
-        return tuple(synchronize(grouped_reducescatter_async(tensors, **options)))
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        options = ctx.options
-        ranks, op = options["process_set"], ReduceOp(options["op"])
-        factor = options["prescale_factor"] * options["postscale_factor"]
-        size = check_process_set(ranks).size
-        own = [scatter_gradient(one, op, factor, size) for one in gradients]
-        return None, *grouped_allgather(own, gradient_name(options["name"]), ranks)
-
-
 def grouped_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str | None = None,
@@ -267,6 +210,4 @@ def grouped_reducescatter(
     pairs = [compression.compress(one) for one in _list(tensors, "grouped_reducescatter")]
     options: dict[str, Any] = {"name": name, "op": op, "process_set": process_set}
     options |= {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
-    results = _GroupedReducescatter.apply(options, *(small for small, _ in pairs)) if pairs else ()
-    both = zip(results, pairs, strict=True)
-    return [compression.decompress(result, context) for result, (_, context) in both]
+    return _of_each(Reducescatter, "grouped_reducescatter", options, pairs, compression)

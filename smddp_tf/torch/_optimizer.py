@@ -150,7 +150,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
       optimizer: of parameters in the same order on all ranks.
       named_parameters: model.named_parameters(); only checked.
-      compression: Compression.none or .fp16.
+      compression: Compression.none or .fp16; of dense gradients.
       backward_passes_per_step: gradients of so many passes are summed before they are reduced.
       op: Average or Sum.
       gradient_predivide_factor: divides before the sum, with Average; the rest follows after it.

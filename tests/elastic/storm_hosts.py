@@ -95,29 +95,27 @@ def _choose_host(job, chosen) -> int:
     return chosen.choice([host for host in range(1, HOSTS) if members & set(job.of_host(host))])
 
 
-def lose_host(job, chosen):
-    """All processes of a host end, and nobody closes their connections; another host comes."""
+def _without_host(job, chosen, lose, back):
+    """Loses a host, and has it back later."""
     host, ranks = _choose_host(job, chosen), job.members()
     job.victims.update(job.of_host(host))
     at = time.monotonic()
-    job.hosts.lose(host)
+    lose(host)
     seconds = after_loss(job, at, ranks)
     time.sleep(chosen.uniform(0, 3))
-    job.hosts.replace(host)
+    job.victims.update(job.of_host(host))  # one that had begun to start there
+    back(host)
     return seconds
+
+
+def lose_host(job, chosen):
+    """All processes of a host end, and nobody closes their connections; another host comes."""
+    return _without_host(job, chosen, job.hosts.lose, job.hosts.replace)
 
 
 def cut_link(job, chosen):
     """The ranks behind it cannot know whether the others live."""
-    host, ranks = _choose_host(job, chosen), job.members()
-    job.victims.update(job.of_host(host))
-    at = time.monotonic()
-    job.hosts.cut(host)
-    seconds = after_loss(job, at, ranks)
-    time.sleep(chosen.uniform(0, 3))
-    job.victims.update(job.of_host(host))  # one that had begun to start there
-    job.hosts.mend(host)
-    return seconds
+    return _without_host(job, chosen, job.hosts.cut, job.hosts.mend)
 
 
 def cut_link_shortly(job, chosen):
