@@ -324,17 +324,26 @@ std::vector<int> Pipeline::MissingInMismatch() const {
   return missing;
 }
 
+// Of the peers that have not reached a step for which this rank waits, those that could, or never
+// will: the others wait for these too.
 std::vector<int> Pipeline::Missing() const {
   if (state_ == State::kMismatchPost || state_ == State::kMismatchRead) return MissingInMismatch();
+  const bool awaits_combined = !one_hop_ && unpacked_ < num_chunks_;
+  const bool awaits_slot = staged_ < num_chunks_ && base_ + staged_ + 1 > kSlots;
+  const uint64_t freed = awaits_slot ? base_ + staged_ + 1 - kSlots : 0;
+  const bool can_combine = awaits_combined && StagedByAll(unpacked_);
+  const bool can_free = awaits_slot && AllReached<&ChannelCell::staged>(freed) &&
+                        (one_hop_ || AllReached<&ChannelCell::combined>(freed));
   std::vector<int> missing;
   for (int p = 0; p < shm_->size(); ++p) {
     const ChannelCell& peer = shm_->channel_cell(p, resources_->index);
+    const bool never = shm_->Peer(p) != PeerState::kAlive;
     bool late = false;
     if (combined_ < num_chunks_) late = peer.staged.load() <= base_ + combined_;
-    if (!one_hop_ && unpacked_ < num_chunks_) late |= peer.combined.load() <= base_ + unpacked_;
-    if (staged_ < num_chunks_ && base_ + staged_ + 1 > kSlots) {
-      late |= peer.unpacked.load() < base_ + staged_ + 1 - kSlots;
+    if (awaits_combined && (can_combine || never)) {
+      late |= peer.combined.load() <= base_ + unpacked_;
     }
+    if (awaits_slot && (can_free || never)) late |= peer.unpacked.load() < freed;
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
     // All have staged their addresses, but one cannot be read: that process is gone.
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -88,22 +89,34 @@ struct OneChannel {
   Channel channel;
 };
 
-// Rank 1 stays away from rank 0's sum until it hears that the job has failed. What becomes of the
-// sum, and of what rank 1 calls then.
-std::vector<Status> Alone(double timeout, const std::function<void(Communicator*)>& late) {
-  Wires wires(2, 1);
-  std::vector<Status> outcomes(2);
-  RunRanks(2, [&](int rank) {
+// A job, and who of its ranks comes late to a sum of so many elements.
+struct Lateness {
+  int ranks, nodes, late;
+  size_t elements;
+};
+
+// A rank stays away from the others' sum until it hears that the job has failed. What becomes of
+// the sum, and of what the late rank calls then.
+std::vector<Status> Without(const Lateness& job, double timeout,
+                            const std::function<void(Communicator*)>& meanwhile) {
+  Wires wires(job.ranks, job.nodes);
+  std::vector<Status> outcomes(job.ranks);
+  RunRanks(job.ranks, [&](int rank) {
     auto communicator = Connect(&wires, rank, 60);
-    float value = 1;
-    Request sum = Sum(&value, "x");
+    std::vector<float> values(job.elements, 1);
+    Request sum = Sum(values.data(), "x", job.elements);
     sum.timeout_seconds = timeout;
-    if (rank == 1) late(communicator.get());
-    while (rank == 1 && !communicator->failed()) ::usleep(1000);
+    if (rank == job.late) meanwhile(communicator.get());
+    while (rank == job.late && !communicator->failed()) ::usleep(1000);
     outcomes[rank] = Everybody(*communicator)->Run(std::move(sum));
     communicator->Leave(true);
   });
   return outcomes;
+}
+
+// The same of rank 1 of two.
+std::vector<Status> Alone(double timeout, const std::function<void(Communicator*)>& meanwhile) {
+  return Without({2, 1, 1, 1}, timeout, meanwhile);
 }
 
 }  // namespace
@@ -188,6 +201,26 @@ TEST(ARequestMayHaveATimeoutOfItsOwn) {
     EXPECT(outcome.message().find("over its timeout=0.5") != std::string::npos, outcome.message());
   }
   EXPECT(NowSeconds() - begin < 10, std::to_string(NowSeconds() - begin));
+}
+
+// Not of one rank on each of three nodes: the groups in this process show no header before all have
+// come. tests/pytorch/test_torch_timeouts.py has such a job.
+TEST(OnlyTheLateRankIsNamed) {
+  const std::vector<std::pair<int, int>> jobs = {{3, 1}, {4, 1}, {3, 2}, {4, 2}, {6, 3}};
+  for (auto [ranks, nodes] : jobs) {
+    for (int late : {0, ranks - 1}) {
+      for (size_t elements : {size_t{1}, kElements}) {
+        const std::string wanted = " for rank " + std::to_string(late) + " in allreduce 'x'";
+        const std::vector<Status> outcomes =
+            Without({ranks, nodes, late, elements}, 0.2, [](Communicator*) {});
+        for (const Status& outcome : outcomes) {
+          EXPECT(outcome.message().find(wanted) != std::string::npos,
+                 outcome.message() + "; " + std::to_string(ranks) + " ranks on " +
+                     std::to_string(nodes) + " nodes, late: " + std::to_string(late));
+        }
+      }
+    }
+  }
 }
 
 TEST(ARankThatAbortsEndsTheWaitsOfAll) {

@@ -32,6 +32,13 @@ def run(calls):
 
 
 @without_init
+def call(of):
+    """Calls one function, which reports by itself."""
+    choose_host()
+    getattr(importlib.import_module(of["module"]), of["name"])(**of["arguments"])
+
+
+@without_init
 def late_streams():
     """Results do not depend on how late the caller's stream is, nor on which one it is."""
     choose_host()

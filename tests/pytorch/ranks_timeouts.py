@@ -44,7 +44,7 @@ def limited(how):
     group = dist.new_group(timeout=_seconds(1)) if how == "new_group" else dist.group.WORLD
     if how == "set_timeout":
         group.set_timeout(_seconds(1))
-    ones = torch.ones(3)
+    ones = torch.ones(300_000 if how == "options" else 3)
     functions = {
         "default": lambda: dist.all_reduce(ones, group=group),
         "new_group": lambda: dist.all_reduce(ones, group=group, async_op=True).wait(),

@@ -207,16 +207,20 @@ void Monitor::UpdatePeers(double seconds) {
   }
 }
 
-bool Monitor::GoneFor(int job_rank, double seconds) const {
+int Monitor::LocalRank(int job_rank) const {
   const auto& node = topo_.nodes[topo_.node];
   auto it = std::find(node.begin(), node.end(), job_rank);
-  return it != node.end() && gone_seconds_[it - node.begin()] >= seconds;
+  return it == node.end() ? kElsewhere : static_cast<int>(it - node.begin());
+}
+
+bool Monitor::GoneFor(int job_rank, double seconds) const {
+  int local = LocalRank(job_rank);
+  return local != kElsewhere && gone_seconds_[local] >= seconds;
 }
 
 bool Monitor::StillFor(int job_rank, double seconds) const {
-  const auto& node = topo_.nodes[topo_.node];
-  auto it = std::find(node.begin(), node.end(), job_rank);
-  return it != node.end() && still_seconds_[it - node.begin()] >= seconds;
+  int local = LocalRank(job_rank);
+  return local != kElsewhere && still_seconds_[local] >= seconds;
 }
 
 // Whether a rank of this node does not run: it is stopped, say.
@@ -239,11 +243,14 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
       *failure = SilenceOf(*operation, rank);
     }
   }
-  // If the missing rank may be on another node, the ranks over there name it first.
+  // If the missing rank may be on another node, the ranks over there name it first; then those that
+  // wait for it, and then those of their nodes that wait for these.
   bool elsewhere =
       operation->collective && operation->collective->MayWaitForOtherNodes() &&
       std::none_of(missing.begin(), missing.end(), [&](int rank) { return StandsStill(rank); });
-  double limit = LimitOf(*operation) + (elsewhere ? 2 * kGrace : 0);
+  bool for_neighbours = std::none_of(missing.begin(), missing.end(),
+                                     [&](int rank) { return LocalRank(rank) == kElsewhere; });
+  double limit = LimitOf(*operation) + (elsewhere ? (for_neighbours ? 4 : 2) * kGrace : 0);
   if (failure->ok() && operation->waited > limit) {
     *failure = Timeout(*operation, missing, elsewhere);
   }
@@ -255,8 +262,7 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
 }
 
 Status Monitor::DeathOf(const Operation& operation, int rank) const {
-  const auto& node = topo_.nodes[topo_.node];
-  int local = static_cast<int>(std::find(node.begin(), node.end(), rank) - node.begin());
+  const int local = LocalRank(rank);  // which is of this node, or nobody would know
   bool dead = shm_->Peer(local) == PeerState::kDead;
   std::string who =
       "rank " + std::to_string(rank) + " (process " + std::to_string(shm_->cell(local).pid) + ")";

@@ -34,6 +34,8 @@ class Monitor {
   void Stop();
 
  private:
+  static constexpr int kElsewhere = -1;
+
   void Loop();
   void GuardedTick(double seconds);
   void Tick(double seconds);
@@ -49,6 +51,8 @@ class Monitor {
   void Break(const Status& own);
   void TellNodes();
   void ListenToNodes();
+  // A rank's place among those of this node, or kElsewhere.
+  int LocalRank(int job_rank) const;
   bool GoneFor(int job_rank, double seconds) const;
   bool StillFor(int job_rank, double seconds) const;
   bool StandsStill(int job_rank) const;
