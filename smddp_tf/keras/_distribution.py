@@ -86,6 +86,11 @@ class ReductionState:
             "shard_state": str(bool(self.shard_state)),
         }
 
+    @property
+    def is_divided(self) -> bool:
+        """Whether the ranks have divided the optimizer's state, and this one has its part of it."""
+        return self.shards is not None and bool(self.shards.variables)
+
     def is_local(self, variable) -> bool:
         """Whether this variable's gradients stay local."""
         return identity(variable) in self._local
@@ -101,7 +106,7 @@ class ReductionState:
         Raises:
           ValueError: the optimizer's state was divided already, that of this variable too.
         """
-        if self.shards is not None and self.shards.variables:
+        if self.is_divided:
             raise ValueError(
                 "with shard_state=True, register_local_var() must be called before the optimizer "
                 "is built (used for the first time)"

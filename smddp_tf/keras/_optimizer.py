@@ -135,7 +135,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         an exchange arrives. With 0 they are replaced.
       shard_state: True: divide the optimizer's state among the ranks (ZeRO stage 1). Each rank
         keeps the slots of its part of the variables and updates that; then the ranks gather the
-        weights. Keras 3; see docs/sharded-optimizer.md for saving.
+        weights. See docs/sharded-optimizer.md for saving, and for what cannot be divided.
       **unknown: rejected by name.
 
     Returns:

@@ -63,9 +63,10 @@ def require_known_slots(optimizer: Any) -> None:
     known |= {id(raw(one)) for one in getattr(optimizer, "_accumulated_gradients", ())}
     for variable in optimizer.variables:
         if variable.shape.rank and id(raw(variable)) not in known:
+            name = getattr(variable, "path", variable.name)
             raise ValueError(
                 f"shard_state=True cannot divide {type(optimizer).__name__}: nothing tells which "
-                f"weight its variable {variable.path!r} belongs to. Keep slots in lists with one "
+                f"weight its variable {name!r} belongs to. Keep slots in lists with one "
                 "for each variable, in the order of build(), as Keras's optimizers do"
             )
 
@@ -135,7 +136,7 @@ def whole_state(optimizer: Any, root_rank: int = 0) -> Iterator[Any]:
             "whole_state() gathers when it is called; call it outside of tf.function"
         )
     inner = _distribution.innermost(optimizer)
-    if distribution.shards is None or not inner.built:
+    if not distribution.is_divided:
         yield optimizer
         return
     root_rank = check_root(root_rank, distribution.options.process_set)
@@ -147,22 +148,27 @@ def whole_state(optimizer: Any, root_rank: int = 0) -> Iterator[Any]:
         distribution.whole = None
 
 
-def saved_variables(distribution: ReductionState) -> list[Any]:
-    """The variables that a file is to have, in Keras's order.
+def saved_optimizer(distribution: ReductionState) -> Any:
+    """An undivided optimizer with the state that a file is to have.
 
     Raises:
-      RuntimeError: this rank has not gathered them.
+      RuntimeError: this rank has not gathered it.
     """
     if distribution.whole is None:
         raise RuntimeError(_UNGATHERED)
-    return list(distribution.whole.variables)
+    return distribution.whole
+
+
+def saved_variables(distribution: ReductionState) -> list[Any]:
+    """The variables that a file is to have, in Keras's order; see saved_optimizer()."""
+    return list(saved_optimizer(distribution).variables)
 
 
 class SaveOwnVariables(Hook):
     """What Keras's files have of the optimizer."""
 
     def __call__(self, store: Any) -> Any:
-        if not self.optimizer.built:
+        if not self.distribution.is_divided:
             return self.original(store)
         for i, variable in enumerate(saved_variables(self.distribution)):
             store[str(i)] = variable.numpy()
@@ -173,7 +179,7 @@ class LoadOwnVariables(Hook):
     """Takes this rank's part of what a file has; every rank reads it."""
 
     def __call__(self, store: Any) -> Any:
-        if not self.optimizer.built or len(store.keys()) != len(self.optimizer.variables):
+        if not self.distribution.is_divided or len(store.keys()) != len(self.optimizer.variables):
             return self.original(store)  # Keras warns
         return assign_parts(self.optimizer, [store[str(i)] for i in range(len(store.keys()))])
 
@@ -194,11 +200,9 @@ class TrackableChildren(Hook):
 
     def __call__(self, save_type: str = "checkpoint", **options: Any) -> Any:
         distribution = self.distribution
-        if save_type != "checkpoint" or not self.optimizer.built:
+        if save_type != "checkpoint" or not self.distribution.is_divided:
             return self.original(save_type, **options)
-        if distribution.whole is None:
-            raise RuntimeError(_UNGATHERED)
-        return distribution.whole._trackable_children(save_type, **options)
+        return saved_optimizer(distribution)._trackable_children(save_type, **options)
 
 
 class LookupDependency(Hook):

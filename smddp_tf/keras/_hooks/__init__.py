@@ -13,7 +13,7 @@ from typing import Any
 from smddp_tf._src.graph.ops.ranks import set_is_alone
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
-from smddp_tf.keras._hooks import keras2, keras3, keras3_shards, v1
+from smddp_tf.keras._hooks import keras2, keras2_shards, keras3, keras3_shards, v1
 
 _TAG = re.compile(r"_(sum|mean)_of_(\d+)_passes$")
 
@@ -97,7 +97,7 @@ def attach(optimizer, distribution) -> None:
         _require_divisible(target, kind)
     kind.install(target, distribution)
     if distribution.shard_state and not set_is_alone(distribution.options.process_set):
-        keras3_shards.install(target, distribution)
+        (keras3_shards if kind is keras3 else keras2_shards).install(target, distribution)
     setattr(target, _distribution.ATTRIBUTE, distribution)
     if distribution.passes > 1 and not (kind is keras3 and distribution.average_passes):
         target.get_config = _GetConfig("get_config", target, distribution)
@@ -114,9 +114,9 @@ def _require_divisible(optimizer, kind) -> None:
     Raises:
       ValueError: it cannot.
     """
-    if kind is not keras3:
+    if kind is v1 or hasattr(optimizer, "_aggregate_gradients"):
         raise ValueError(
-            f"shard_state=True divides the state of Keras 3 optimizers, not of "
-            f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+            "shard_state=True divides the state of Keras's optimizers, but not of legacy or "
+            f"tf.compat.v1 ones as {type(optimizer).__module__}.{type(optimizer).__name__}"
         )
-    keras3_shards.require_divisible(optimizer)
+    (keras3_shards if kind is keras3 else keras2_shards).require_divisible(optimizer)

@@ -76,11 +76,12 @@ class _AccumulateAndAggregate(Hook):
         self.passes_done: Any = None
         self.is_update: Any = None  # a tensor of the current trace or step
 
-    def _create(self, grads) -> None:
-        with tf.init_scope():
+    def _create(self, grads, variables) -> None:
+        with tf.init_scope():  # the shape of a gradient that was sparse may be unknown
             self.passes_done = tf.Variable(0, dtype=tf.int64, trainable=False)
             self.sums = [
-                tf.Variable(tf.zeros(grad.shape, grad.dtype), trainable=False) for grad in grads
+                tf.Variable(tf.zeros(variable.shape, grad.dtype), trainable=False)
+                for grad, variable in zip(grads, variables, strict=True)
             ]
 
     def __call__(self, grads_and_vars):
@@ -90,7 +91,7 @@ class _AccumulateAndAggregate(Hook):
         grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
 
         if self.passes_done is None:
-            self._create(grads)
+            self._create(grads, variables)
         if len(grads) != len(self.sums):
             raise ValueError(
                 f"backward_passes_per_step={distribution.passes} needs gradients of the same "

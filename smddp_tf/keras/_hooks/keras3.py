@@ -194,7 +194,7 @@ def _hook_saving(kind: Any) -> None:
     @functools.wraps(save)
     def save_own_variables(self, store):
         distribution = _distribution.of(self.inner_optimizer)
-        if distribution is None or distribution.shards is None or not self.built:
+        if distribution is None or not distribution.is_divided:
             return save(self, store)
         variables = self._variables + _whole_state.saved_variables(distribution)
         for i, variable in enumerate(variables):
@@ -204,7 +204,7 @@ def _hook_saving(kind: Any) -> None:
     @functools.wraps(load)
     def load_own_variables(self, store):
         distribution = _distribution.of(self.inner_optimizer)
-        divided = distribution is not None and distribution.shards is not None and self.built
+        divided = distribution is not None and distribution.is_divided
         if not divided or len(store.keys()) != len(self.variables):
             return load(self, store)
         values = [store[str(i)] for i in range(len(store.keys()))]

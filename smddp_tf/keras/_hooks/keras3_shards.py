@@ -4,29 +4,25 @@ Gradients are accumulated, reduced and clipped as without it. Only what touches 
 rank's pieces: decay, update, moving averages. The weights are gathered after each.
 """
 
-import functools
 import importlib
 from typing import Any
 
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf.keras import _distribution, _whole_state
-from smddp_tf.keras._distribution import ATTRIBUTE, Hook, raw
+from smddp_tf.keras import _whole_state
+from smddp_tf.keras._distribution import ATTRIBUTE, Hook
+from smddp_tf.keras._hooks.shards import (
+    ApplyWeightDecay,
+    OfVariable,
+    hook_h5,
+    is_elementwise,
+    require_own,
+)
 from smddp_tf.keras._shards import Shards
 
 tf = tensorflow()
 
-# Their update of an element depends on that element's gradient and slots alone.
-_ELEMENTWISE = frozenset(
-    ("Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam", "RMSprop", "SGD")
-)
 # What the hooks replace, or rely on as Keras has it.
 _KERAS_OWN = ("apply", "apply_gradients", "_backend_apply_gradients", "variables")
-
-
-def is_elementwise(optimizer: Any) -> bool:
-    """Whether the optimizer may update parts of variables: Keras's own classes, as they are."""
-    kind = type(optimizer)
-    return kind.__module__.split(".")[0] == "keras" and kind.__name__ in _ELEMENTWISE
 
 
 def require_divisible(optimizer: Any) -> None:
@@ -41,13 +37,7 @@ def require_divisible(optimizer: Any) -> None:
             "shard_state=True cannot divide ScheduleFreeAdamW: its slots begin as copies of the "
             "weights, before those are broadcast"
         )
-    for method in _KERAS_OWN:
-        owner = next(one for one in kind.__mro__ if method in vars(one))
-        if owner.__name__ != "BaseOptimizer":
-            raise ValueError(
-                f"shard_state=True cannot divide {kind.__name__}, which has its own "
-                f"{method}(): divide the optimizers that it holds, or do without"
-            )
+    require_own(optimizer, _KERAS_OWN, ["BaseOptimizer"])
 
 
 class _Build(Hook):
@@ -91,26 +81,9 @@ class _AddVariableFromReference(Hook):
         return self.original(reference_variable, name=name, initializer=initializer)
 
 
-class _OfVariable(Hook):
-    """A method that is asked about a piece and answers for its variable."""
-
-    def __call__(self, variable):
-        shards = self.distribution.shards
-        return self.original(raw(shards.variables[shards.place(variable)]))
-
-
 class _GetVariableIndex(Hook):
     def __call__(self, variable):
         return self.distribution.shards.place(variable)
-
-
-class _ApplyWeightDecay(Hook):
-    """Keras's first step of an update."""
-
-    def __call__(self, variables):
-        shards = self.distribution.shards
-        shards.refresh(variables)
-        return self.original(shards.own_pieces(variables))
 
 
 class _BackendUpdateStep(Hook):
@@ -154,8 +127,8 @@ _HOOKS = {
     "build": _Build,
     "add_variable_from_reference": _AddVariableFromReference,
     "_get_variable_index": _GetVariableIndex,
-    "_use_weight_decay": _OfVariable,
-    "_apply_weight_decay": _ApplyWeightDecay,
+    "_use_weight_decay": OfVariable,
+    "_apply_weight_decay": ApplyWeightDecay,
     "_backend_update_step": _BackendUpdateStep,
     "_update_model_variables_moving_average": _UpdateMovingAverage,
     "_overwrite_model_variables_with_average_value": _OverwriteWithAverage,
@@ -166,33 +139,9 @@ _HOOKS = {
 }
 
 
-def _hook_h5() -> None:
-    """Keras writes .h5 files from the optimizer's variables, and asks no method that we hook."""
-    module: Any = importlib.import_module("keras.src.legacy.saving.legacy_h5_format")
-    if hasattr(module, "_smddp_hooked"):
-        return
-    save = module.save_optimizer_weights_to_hdf5_group
-
-    @functools.wraps(save)
-    def save_whole(group, optimizer):
-        distribution, inner = _distribution.of(optimizer), _distribution.innermost(optimizer)
-        if distribution is None or distribution.shards is None or not inner.built:
-            return save(group, optimizer)
-        if inner is not optimizer:
-            raise RuntimeError(
-                "an optimizer with shard_state=True in a LossScaleOptimizer cannot be saved as "
-                ".h5; save as .keras"
-            )
-        _whole_state.saved_variables(distribution)
-        return save(group, distribution.whole)
-
-    module._smddp_hooked = True
-    module.save_optimizer_weights_to_hdf5_group = save_whole
-
-
 def install(optimizer: Any, distribution: Any) -> None:
     """Installs the hooks, and divides the state of an optimizer that has one already."""
-    _hook_h5()
+    hook_h5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     distribution.shards = Shards(distribution.options.process_set, is_elementwise(optimizer))
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():

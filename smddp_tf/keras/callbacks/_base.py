@@ -130,8 +130,8 @@ def divides_state(optimizer: Any) -> bool:
 
 def is_divided(optimizer: Any) -> bool:
     """Whether the ranks have divided the optimizer's state, and this one has its part of it."""
-    distribution, inner = _distribution.of(optimizer), _distribution.innermost(optimizer)
-    return distribution is not None and distribution.shards is not None and inner.built
+    distribution = _distribution.of(optimizer)
+    return distribution is not None and distribution.is_divided
 
 
 def variables_of(optimizer: Any) -> list[Variable]:

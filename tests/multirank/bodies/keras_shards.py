@@ -12,6 +12,7 @@ import smddp_tf.keras as hvd
 
 keras = tf.keras
 kinds = keras.optimizers
+KERAS3 = hasattr(keras, "Variable")
 
 ALL = {
     "SGD": lambda: kinds.SGD(0.1, momentum=0.5),
@@ -20,16 +21,18 @@ ALL = {
         0.01, weight_decay=0.1, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=3
     ),
     "RMSprop": lambda: kinds.RMSprop(0.01, clipnorm=0.5),
-    "Nadam": lambda: kinds.Nadam(0.01, gradient_accumulation_steps=2),
     "Ftrl": lambda: kinds.Ftrl(0.05),
     "Lion": lambda: kinds.Lion(0.001),
     "Adagrad": lambda: kinds.Adagrad(0.01, clipvalue=0.5),
     "Adadelta": lambda: kinds.Adadelta(0.1),
     "Adamax": lambda: kinds.Adamax(0.01),
-    "Muon": lambda: kinds.Muon(0.01, exclude_layers=["head"]),
     "Adafactor": lambda: kinds.Adafactor(0.01),
-    "Lamb": lambda: kinds.Lamb(0.01, weight_decay=0.1),
 }
+if KERAS3:
+    ALL["Nadam"] = lambda: kinds.Nadam(0.01)
+    ALL["Muon"] = lambda: kinds.Muon(0.01, exclude_layers=["head"])
+    ALL["Lamb"] = lambda: kinds.Lamb(0.01, weight_decay=0.1)
+PASSES = {"Adamax": 2}
 # A matrix that is cut, one with sparse gradients, a convolution, vectors, a scalar, a frozen one.
 SHAPES = {
     "kernel": (40, 64),
@@ -49,10 +52,25 @@ def _value(step: int, of: int, shape) -> np.ndarray:
     return np.asarray(values, "float32")
 
 
+_variable = keras.Variable if KERAS3 else tf.Variable
+
+
 def _variables() -> list:
-    return [
-        keras.Variable(_value(77, 0, shape) + 0.25, name=name) for name, shape in SHAPES.items()
-    ]
+    first = {name: tf.constant(_value(77, 0, shape)) + 0.25 for name, shape in SHAPES.items()}
+    return [_variable(value, name=name) for name, value in first.items()]
+
+
+def _apply(optimizer, grads, variables) -> None:
+    """As Keras's own train steps do."""
+    if KERAS3:
+        optimizer.apply(list(grads), variables)
+    else:
+        optimizer.apply_gradients(zip(grads, variables, strict=True))
+
+
+def _variables_of(optimizer) -> list:
+    """In Keras 2 without the rate, which it counts among them in some versions only."""
+    return [v for v in optimizer.variables if v.shape.rank]
 
 
 def _gradients(step: int) -> list:
@@ -72,13 +90,15 @@ def _trained(make, wrap, shard: bool):
     variables, optimizer = _variables(), make()
     if optimizer.weight_decay is not None:
         optimizer.exclude_from_weight_decay(var_names=["bias"], var_list=[variables[0]])
-    hvd.DistributedOptimizer(optimizer, shard_state=shard)
-    optimizer.build(variables)
-    step = wrap(lambda *grads: optimizer.apply(list(grads), variables))
+    passes = PASSES.get(type(optimizer).__name__, 1)
+    hvd.DistributedOptimizer(optimizer, shard_state=shard, backward_passes_per_step=passes)
+    if passes == 1 or KERAS3:  # else on the variables that have gradients
+        optimizer.build(variables)
+    step = wrap(lambda *grads: _apply(optimizer, grads, variables))
     for i in range(STEPS):
         step(*_gradients(i))
     optimizer.finalize_variable_values(variables)
-    slots = optimizer.variables[1:]
+    slots = _variables_of(optimizer)
     accumulated = getattr(optimizer, "_accumulated_gradients", [])
     divisible = [v for v in slots if all(v is not one for one in accumulated)]
     return [v.numpy() for v in variables], sum(v.numpy().nbytes for v in divisible)
@@ -88,11 +108,11 @@ def _more_ranks_than_rows():
     """A rank that updates nothing takes its steps all the same."""
     ends = []
     for shard in (False, True):
-        weight = keras.Variable(tf.range(5.0), name="weight")
+        weight = _variable(tf.range(5.0), name="weight")
         optimizer = kinds.AdamW(0.1, use_ema=True)
         hvd.DistributedOptimizer(optimizer, shard_state=shard)
         for _ in range(3):
-            optimizer.apply([tf.fill([5], 1.0 + rank)], [weight])
+            _apply(optimizer, [tf.fill([5], 1.0 + rank)], [weight])
         optimizer.finalize_variable_values([weight])
         ends.append(weight.numpy())
         assert int(optimizer.iterations) == 3
@@ -171,6 +191,19 @@ def _saved_is_whole(folder, policy):
     return divided
 
 
+def _saved_model(model, path):
+    """A SavedModel of Keras 2 has the optimizer's state too, which Keras itself does not load."""
+    with hvd.whole_state(model.optimizer) as whole:
+        if rank == 0:
+            model.save(path, save_format="tf")
+            reader = tf.train.load_checkpoint(str(pathlib.Path(path, "variables", "variables")))
+            saved = [reader.get_tensor(name) for name in reader.get_variable_to_shape_map()]
+            for variable in whole.variables:
+                same = [np.array_equal(variable.numpy(), one) for one in saved]
+                assert any(same), (variable.name, len(saved))
+    hvd.barrier()
+
+
 def _checkpoints(model, folder):
     """tf.train.Checkpoint inside whole_state(), and each way to save outside of it."""
     path, optimizer = str(pathlib.Path(folder, "checkpoint")), model.optimizer
@@ -197,11 +230,16 @@ def _checkpoints(model, folder):
                 saved = [group[name][()] for name in group.attrs["weight_names"]]
             assert _same([v.numpy() for v in whole.variables], saved)
 
-    for save in (
-        lambda: model.save(str(pathlib.Path(folder, f"refused{rank}.keras"))),
-        lambda: model.save(str(pathlib.Path(folder, f"refused{rank}.h5"))),
+    refused = str(pathlib.Path(folder, f"refused{rank}"))
+    cases = [
+        lambda: model.save(refused + ".keras"),
+        lambda: model.save(refused + ".h5"),
         lambda: tf.train.Checkpoint(optimizer=optimizer).write(path + "refused"),
-    ):
+    ]
+    if not KERAS3:
+        _saved_model(model, str(pathlib.Path(folder, "saved")))
+        cases.append(lambda: model.save(refused))
+    for save in cases:
         with raises(RuntimeError, "is divided among the ranks (shard_state=True)"):
             save()
 
@@ -218,29 +256,36 @@ class _InADict(kinds.SGD):
 
     def build(self, variables):
         super().build(variables)
-        self.more = {v.name: self.add_variable_from_reference(v, "more") for v in variables}
+        more = {
+            v.name.split(":")[0]: self.add_variable_from_reference(v, "more") for v in variables
+        }
+        self.more = more
 
 
 class _Own(kinds.SGD):
-    def apply_gradients(self, grads_and_vars):
-        return super().apply_gradients(grads_and_vars)
+    def apply_gradients(self, grads_and_vars, **kwargs):
+        return super().apply_gradients(grads_and_vars, **kwargs)
 
 
 def refusals():
     """What cannot be divided, or used when it is."""
-    for make, message in (
-        (lambda: kinds.ScheduleFreeAdamW(0.1), "cannot divide ScheduleFreeAdamW"),
-        (_Own, "cannot divide _Own, which has its own apply_gradients()"),
-        (
-            lambda: tf.compat.v1.train.AdamOptimizer(0.1),
-            "shard_state=True divides the state of Keras 3 optimizers, not of",
-        ),
-    ):
+    legacy = "shard_state=True divides the state of Keras's optimizers, but not of legacy or tf."
+    cases = [
+        (lambda: _Own(0.1), "cannot divide _Own, which has its own apply_gradients()"),
+        (lambda: tf.compat.v1.train.AdamOptimizer(0.1), legacy),
+    ]
+    if KERAS3:
+        cases.append((lambda: kinds.ScheduleFreeAdamW(0.1), "cannot divide ScheduleFreeAdamW"))
+    else:
+        cases.append((lambda: kinds.legacy.Adam(0.1), legacy))
+        cases.append((lambda: kinds.Nadam(0.1), "cannot divide this Keras's Nadam"))
+    for make, message in cases:
         with raises(ValueError, message):
             hvd.DistributedOptimizer(make(), shard_state=True)
-    with raises(ValueError, "which weight its variable", "/a_more' belongs to"):
+    more = "/a_more' belongs to" if KERAS3 else "'more/a:0' belongs to"
+    with raises(ValueError, "which weight its variable", more):
         optimizer = hvd.DistributedOptimizer(_InADict(0.1), shard_state=True)
-        optimizer.build([keras.Variable(tf.ones([3]), name="a")])
+        optimizer.build([_variable(tf.ones([3]), name="a")])
     with raises(TypeError, "shard_state=1 is not True or False"):
         hvd.DistributedOptimizer(kinds.SGD(0.1), shard_state=1)
     with raises(ValueError, "with sync_every each rank has its own; give one of the two"):
