@@ -1,12 +1,18 @@
 """Compares the backend smddp with gloo: smddprun -np 2 python benchmarks/torch_peers.py.
 
+    python benchmarks/torch_peers.py --hosts 1,1 --rate 1gbit
+
+runs it between hosts that are made of namespaces, for which it needs the rights of root.
+
 Both run in one job, each of every round in turn, so that a machine that others share treats both
 alike. A ratio is taken within a round; the table has its median and its quartiles over the rounds.
 """
 
 import argparse
 import os
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
@@ -77,12 +83,29 @@ def steps(make, group):
     return step
 
 
+def between_hosts(options):
+    """Runs this program on hosts."""
+    root = pathlib.Path(__file__).resolve().parents[1]
+    sys.path.insert(0, str(root / "tests" / "hosts"))
+    from namespaces import Hosts
+
+    ranks = [int(count) for count in options.hosts.split(",")]
+    words = [sys.executable, __file__, "--rounds", str(options.rounds), "--only", options.only]
+    env = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(root)}
+    with Hosts(len(ranks), rate=options.rate) as hosts:
+        print(hosts.smddprun(ranks, words, timeout=1800, env=env, options=["--no-tag-output"]))
+
+
 def main():
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="lines whose name contains this")
+    parser.add_argument("--hosts", default="", help="ranks of each host, as 1,1 or 2,2")
+    parser.add_argument("--rate", default="1gbit", help="of the hosts' links, as tc writes it")
     options = parser.parse_args()
+    if options.hosts:
+        return between_hosts(options)
     dist.init_process_group("smddp")
     torch.set_num_threads(1)
     groups = [dist.group.WORLD, dist.new_group(backend="gloo")]
@@ -104,7 +127,7 @@ def main():
         functions = [steps(make, group) for group in groups]
         weights = sum(one.numel() for one in make()[0].parameters())
         line(f"DDP step, {make.__name__}, {weights / 1e6:.1f} million weights", functions, 6)
-    dist.destroy_process_group()
+    return dist.destroy_process_group()
 
 
 if __name__ == "__main__":

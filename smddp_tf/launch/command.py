@@ -26,6 +26,7 @@ _FORWARDED_ON_SAGEMAKER = re.compile(r"(SM|FI|AWS|SAGEMAKER|TRAINING_JOB)_\w+")
 FOR_DOCTOR = ("SMDDP_LAUNCH_HOSTS", "SMDDP_LAUNCH_PORT")
 TOLD = (*FOR_DOCTOR, "SMDDP_RESTART")
 _PORTS = range(49152, 61000)
+_NIC_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,12 +264,12 @@ def mpirun(job: Job, mpi: Mpi, machine: Machine) -> list:
 
 
 def _nic_variables(job: Job, mpi: Mpi) -> list:
-    """NCCL has a variable for the interface, unless the user sets it."""
-    if any(name == "NCCL_SOCKET_IFNAME" for name, _ in job.variables):
-        return []
+    """NCCL and gloo have a variable for the interface each, unless the user sets it."""
+    given = {name for name, _ in job.variables}
+    names = [name for name in _NIC_VARIABLES if name not in given]
     if mpi.kind == "mpich":
-        return ["-genv", "NCCL_SOCKET_IFNAME", job.nic]
-    return ["-x", f"NCCL_SOCKET_IFNAME={job.nic}"]
+        return [word for name in names for word in ("-genv", name, job.nic)]
+    return [word for name in names for word in ("-x", f"{name}={job.nic}")]
 
 
 def srun(job: Job, mpi: Mpi) -> list:

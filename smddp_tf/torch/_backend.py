@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 import torch.distributed
-from torch.distributed import DistBackendError, ProcessGroupGloo
+from torch.distributed import DistBackendError
 
 from smddp_tf._src.job import basics, config, job, process_sets, rendezvous
-from smddp_tf.torch import _store
+from smddp_tf.torch import _gloo, _store
 from smddp_tf.torch._group import NAME, SmddpProcessGroup
 
 
@@ -52,7 +52,7 @@ def create(options: Any, backend_options: Any = None) -> Any:
     number = _process_set(ranks)
     if number is None:
         # Adding a process set takes all ranks of the job, and torch calls members only.
-        return ProcessGroupGloo(options.store, rank, size, options.timeout)
+        return _gloo.connect(options.store, rank, size, options.timeout)
     name = options.group_id
     return SmddpProcessGroup(options.store, rank, ranks, name, number, options.timeout)
 

@@ -10,7 +10,9 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import PrefixStore, ProcessGroupGloo, Work
+from torch.distributed import PrefixStore, Work
+
+from smddp_tf.torch import _gloo
 
 
 class _ThroughHost(Work):
@@ -50,10 +52,7 @@ class PointToPoint:
     """
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        options = ProcessGroupGloo._Options()
-        options._timeout = timeout
-        options._devices = [ProcessGroupGloo.create_default_device(lazy_init=True)]
-        self._gloo = ProcessGroupGloo(PrefixStore("p2p", store), rank, size, options)
+        self._gloo = _gloo.connect(PrefixStore("p2p", store), rank, size, timeout, lazy=True)
 
     def send(self, tensors: Any, dst: int, tag: int) -> Work:
         """Sends a list of one tensor."""

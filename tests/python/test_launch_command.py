@@ -48,7 +48,8 @@ ON_B = (  # with several hosts
             OPEN_MPI_5,
             "-H a,b -np 3 --nic lo -p 2222",
             "-np 3 --map-by slot --bind-to none -H a:2,b:1 --mca btl_tcp_if_include lo --prtemca "
-            f"prte_if_include lo --prtemca plm_ssh_args -p 2222 {ON_B} -x NCCL_SOCKET_IFNAME=lo",
+            f"prte_if_include lo --prtemca plm_ssh_args -p 2222 {ON_B} -x NCCL_SOCKET_IFNAME=lo "
+            "-x GLOO_SOCKET_IFNAME=lo",
         ),
         (
             OPEN_MPI_5,
@@ -66,14 +67,15 @@ ON_B = (  # with several hosts
             "-np 3 -H a:2,b:2 --nic lo -i key",
             "-np 3 --map-by slot --bind-to none -H a:2,b:1 --mca btl_vader_single_copy_mechanism "
             "none --mca btl_tcp_if_include lo --mca oob_tcp_if_include lo --mca plm_rsh_args "
-            f"-i key {ON_B} -x NCCL_SOCKET_IFNAME=lo",
+            f"-i key {ON_B} -x NCCL_SOCKET_IFNAME=lo -x GLOO_SOCKET_IFNAME=lo",
         ),
         (MPICH, "-np 9", "-np 9 -bind-to none"),
         (MPICH, "-np 2 --cores-per-rank 3 --tag-output", "-np 2 -bind-to core:3 -prepend-rank"),
         (
             MPICH,
             "-H a:4,b:4 --nic lo -x A=1 -x B",
-            "-np 8 -bind-to none -hosts a:4,b:4 -iface lo -genv A 1 -genv NCCL_SOCKET_IFNAME lo",
+            "-np 8 -bind-to none -hosts a:4,b:4 -iface lo -genv A 1 -genv NCCL_SOCKET_IFNAME lo "
+            "-genv GLOO_SOCKET_IFNAME lo",
         ),
         (
             OPEN_MPI_5,

@@ -20,22 +20,32 @@ def _why_not() -> str:
     return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
 
 
+def need_lightning() -> None:
+    """Skips the test if this Python has none."""
+    torch_job.need_torch()
+    if _why_not():
+        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+
+
+def check(output, local_ranks) -> None:
+    """What the ranks printed: rank i is the one with this number on its node."""
+    for rank, local in enumerate(local_ranks):
+        assert f"rank {rank} of 2 local {local} backend smddp equal True" in output, output[-3000:]
+    assert "one process equal True moved True" in output, output[-3000:]
+    prepared = sorted(re.findall(r"prepare_data in rank (\d)", output))
+    of_one_process = ["0"]
+    first = [str(rank) for rank, local in enumerate(local_ranks) if local == 0]
+    assert prepared == sorted(of_one_process + first), output[-3000:]
+
+
 @pytest.mark.parametrize(
     ("precision", "env"), [("32", {}), ("bf16-mixed", {}), ("32", TWO_NODES)], ids=str
 )
 def test_guide(precision, env):
     """prepare_data once per node, equal weights, and those of one process, bit for bit."""
-    torch_job.need_torch()
-    if _why_not():
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    need_lightning()
     command = [sys.executable, "-m", "smddp_tf.launch", "-np", "2", "--alias"]
     command += [sys.executable, SCRIPT, "--precision", precision]
     code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
     assert (code, timed_out) == (0, False), output[-4000:]
-    for rank in range(2):
-        local = 0 if env else rank
-        assert f"rank {rank} of 2 local {local} backend smddp equal True" in output, output[-3000:]
-    assert "one process equal True moved True" in output, output[-3000:]
-    prepared = sorted(re.findall(r"prepare_data in rank (\d)", output))
-    of_one_process = ["0"]
-    assert prepared == of_one_process + (["0", "1"] if env else ["0"]), output[-3000:]
+    check(output, local_ranks=[0, 0] if env else [0, 1])
