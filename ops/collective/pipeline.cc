@@ -336,6 +336,7 @@ std::vector<int> Pipeline::Missing() const {
                         (one_hop_ || AllReached<&ChannelCell::combined>(freed));
   std::vector<int> missing;
   for (int p = 0; p < shm_->size(); ++p) {
+    if (p == shm_->rank()) continue;
     const ChannelCell& peer = shm_->channel_cell(p, resources_->index);
     const bool never = shm_->Peer(p) != PeerState::kAlive;
     bool late = false;
@@ -347,7 +348,7 @@ std::vector<int> Pipeline::Missing() const {
     if (lends_ && unpacked_ == num_chunks_) late |= peer.unpacked.load() < base_ + num_chunks_;
     // All have staged their addresses, but one cannot be read: that process is gone.
     late |= lends_ && combined_ < num_chunks_ && StagedByAll(combined_);
-    if (late && p != shm_->rank()) missing.push_back(topo_.JobRank(p));
+    if (late) missing.push_back(topo_.JobRank(p));
   }
   return missing.empty() ? MissingOnOtherNodes() : missing;
 }

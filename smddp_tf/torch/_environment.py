@@ -29,6 +29,11 @@ def master() -> str:
     return os.environ.get("MASTER_ADDR", "")
 
 
+def gloo_interfaces() -> list[str]:
+    """The network interfaces that the user, or smddprun, bids gloo use; none: it is to choose."""
+    return [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
+
+
 def _free_address() -> str:
     """This host's name, and a port that is free."""
     host = "127.0.0.1" if basics.cross_size() == 1 else socket.gethostname()

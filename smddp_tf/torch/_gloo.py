@@ -6,7 +6,6 @@ PyTorch would bind it to what this host's name resolves to, which may be nothing
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
 from datetime import timedelta
 from typing import Any
@@ -52,7 +51,7 @@ def connect(store: Any, rank: int, size: int, timeout: timedelta, lazy: bool = F
     """A process group of gloo's. lazy: two ranks connect when they first need to."""
     options = ProcessGroupGloo._Options()
     options._timeout = timeout
-    names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
-    places = [{"interface": name} for name in names] or [{"hostname": address()}]
+    interfaces = [{"interface": name} for name in _environment.gloo_interfaces()]
+    places = interfaces or [{"hostname": address()}]
     options._devices = [ProcessGroupGloo.create_device(**one, lazy_init=lazy) for one in places]
     return ProcessGroupGloo(store, rank, size, options)
