@@ -60,7 +60,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
+.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-torch-suite test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -80,6 +80,9 @@ train-torch: build $(VENV_TORCH)/.ready
 # Not a part of `make test`: the environment takes minutes and more than a gigabyte.
 test-torch: build $(VENV_TORCH)/.ready
 	$(VENV_TORCH)/bin/python -m pytest tests/pytorch
+
+test-torch-suite: build $(VENV_TORCH)/.ready
+	$(VENV_TORCH)/bin/python tests/pytorch/own_suite.py
 
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'

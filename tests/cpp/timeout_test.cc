@@ -198,7 +198,8 @@ TEST(ARequestMayHaveATimeoutOfItsOwn) {
     EXPECT(outcome.code() == Code::kTimeout, outcome.message());
     EXPECT(outcome.message().find("for rank 1 in allreduce 'x'") != std::string::npos,
            outcome.message());
-    EXPECT(outcome.message().find("over its timeout=0.5") != std::string::npos, outcome.message());
+    EXPECT(outcome.message().find("over its timeout of 0.5 s") != std::string::npos,
+           outcome.message());
   }
   EXPECT(NowSeconds() - begin < 10, std::to_string(NowSeconds() - begin));
 }

@@ -29,7 +29,7 @@ def test_limit(tmp_path, how, nodes):
     for rank, result in enumerate(results):
         assert result["kind"] == "DistBackendError", result
         assert "for rank 2 in" in result["text"], result
-        assert "its timeout=1;" in result["text"], result
+        assert "its timeout of 1 s;" in result["text"], result
         assert "of group" in result["text"], result
         assert result["seconds"] < 2.4 or rank == 2, result
 

@@ -292,13 +292,18 @@ double Monitor::LimitOf(const Operation& operation) const {
   return own > 0 ? own : config_.timeout_seconds;
 }
 
+std::string Monitor::DescribeLimit(const Operation& operation) const {
+  const std::string limit = FormatNumber(LimitOf(operation));
+  if (operation.request.timeout_seconds > 0) return "its timeout of " + limit + " s";
+  return "SMDDP_TIMEOUT_SECONDS=" + limit;
+}
+
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,
                         bool elsewhere) const {
   return {Code::kTimeout,
           "rank " + std::to_string(topo_.rank) + " waited " + FormatSeconds(operation.waited) +
               " for " + RankList(Culprits(missing), topo_.rank) + " in " +
-              DescribeOperation(operation) + ", which is over " + NameOfLimit(operation.request) +
-              "=" + FormatNumber(LimitOf(operation)) +
+              DescribeOperation(operation) + ", which is over " + DescribeLimit(operation) +
               "; see what those ranks are doing, or raise the limit if they are only slow" +
               (elsewhere ? " (they may wait for another node themselves)" : "")};
 }

@@ -44,6 +44,7 @@ class Monitor {
   Status DeathOf(const Operation& operation, int rank) const;
   Status SilenceOf(const Operation& operation, int rank) const;
   double LimitOf(const Operation& operation) const;
+  std::string DescribeLimit(const Operation& operation) const;
   Status Timeout(const Operation& operation, const std::vector<int>& missing, bool elsewhere) const;
   void CheckPlans(double seconds, Status* failure);
   void NoteInterrupt(const std::string& what, double since);

@@ -1,5 +1,6 @@
 """What ranks do in test_keras_agreement.py with models that the first batch builds."""
 
+import functools
 import warnings
 
 import keras_modes
@@ -85,8 +86,8 @@ def _check_equal(kind, alone, model):
     keras_modes.assert_equal_on_all_ranks(model, kind.__name__)
     variables = model.trainable_variables
     names = {v.path if keras_modes.KERAS3 else v.name for v in variables}
-    assert len(names) == len(alone.trainable_variables) > 1
-    for a, b in zip(alone.get_weights(), model.get_weights(), strict=True):
+    assert len(names) == alone["trainable"] > 1
+    for a, b in zip(alone["weights"], model.get_weights(), strict=True):
         # The states of the recurrent layer are those of each rank's own elements.
         if a.shape == b.shape and not a.shape == (2, 5):
             # Adam divides by the gradient's own size; 6 steps of 0.01
@@ -98,16 +99,28 @@ def _check_equal(kind, alone, model):
     assert all(one == slots[0] for one in slots), kind.__name__
 
 
-def _ragged_inputs():
-    """Ragged ones where Keras takes them: Keras 3 does not in fit() of every version."""
-    ragged = tf.RaggedTensor.from_row_lengths(tf.constant(ROWS), [1, 3] * (N // 2))
-    if keras_modes.KERAS3:
-        try:
-            _train(Ragged, False, ragged, False, 2 * size)
-        except Exception as error:
-            print("plain Keras refuses ragged inputs:", error)
-            return tf.constant(SERIES)
-    return ragged
+def _inputs(kind, ragged):
+    if not ragged:
+        return tf.constant(SERIES)
+    return tf.RaggedTensor.from_row_lengths(tf.constant(ROWS), [1, 3] * (N // 2))
+
+
+def _alone(kind):
+    """What a single process makes, of ragged inputs where plain Keras takes them.
+
+    Keras 3 does not in fit() of every version.
+    """
+    ragged = kind is Ragged
+    try:
+        model = _train(kind, False, _inputs(kind, ragged), False, 2 * size)
+    except Exception as error:
+        if not (ragged and keras_modes.KERAS3):
+            raise
+        print("plain Keras refuses ragged inputs:", error)
+        ragged = False
+        model = _train(kind, False, _inputs(kind, ragged), False, 2 * size)
+    trainable = len(model.trainable_variables)
+    return {"ragged": ragged, "weights": model.get_weights(), "trainable": trainable}
 
 
 class Late(keras.layers.Layer):
@@ -150,11 +163,14 @@ def _layers_added_between_fits():
 
 
 def models_that_the_first_batch_builds():
-    for kind in (Recurrent, Headed, OwnStep, Ragged):
-        x = _ragged_inputs() if kind is Ragged else SERIES
-        alone = _train(kind, False, x, False, 2 * size)
+    kinds = (Recurrent, Headed, OwnStep, Ragged)
+    jobs = {kind.__name__: functools.partial(_alone, kind) for kind in kinds}
+    alone = keras_modes.divided(jobs)
+    for kind in kinds:
+        own = alone[kind.__name__]
         for eager in (False, True)[: 1 + (kind is OwnStep)]:
-            _check_equal(kind, alone, _train(kind, True, x, eager, 2 * size))
+            x = _inputs(kind, own["ragged"])
+            _check_equal(kind, own, _train(kind, True, x, eager, 2 * size))
     if not keras_modes.KERAS3:
         _variables_made_later()
     _layers_added_between_fits()
