@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import torch.distributed
@@ -11,6 +12,9 @@ from torch.distributed import DistBackendError
 from smddp_tf._src.job import basics, config, job, process_sets, rendezvous
 from smddp_tf.torch import _gloo, _store
 from smddp_tf.torch._group import NAME, SmddpProcessGroup
+
+_HEAR_SECONDS = 10
+_NAP_SECONDS = 0.002
 
 
 def _check_world(rank: int, size: int) -> None:
@@ -35,6 +39,20 @@ def _process_set(ranks: list[int]) -> int | None:
     return numbers[0] if numbers else None
 
 
+def _leave_broken_job(options: Any) -> None:
+    """Leaves the job on all ranks, to be connected anew, if a collective failed on any of them.
+
+    Others may not have heard of it yet. They wait for that: MPI goes on after a broken job only.
+    """
+    store, size, limit = options.store, options.group_size, options.timeout
+    if not _store.any_says(store, size, basics.is_broken(), limit):
+        return
+    deadline = time.monotonic() + _HEAR_SECONDS
+    while not basics.is_broken() and time.monotonic() < deadline:
+        time.sleep(_NAP_SECONDS)
+    job.shutdown()
+
+
 def create(options: Any, backend_options: Any = None) -> Any:
     """Makes the process group that init_process_group() or new_group() asks for."""
     del backend_options
@@ -42,8 +60,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
     ranks = list(options.global_ranks_in_group)
     if not ranks:  # the default group
         config.set_timeout(options.timeout.total_seconds())
-        if basics.is_initialized() and basics.is_broken() and not rendezvous.is_elastic():
-            job.shutdown()  # all ranks do, and are connected anew
+        if basics.is_initialized() and not rendezvous.is_elastic():
+            _check_world(rank, size)
+            _leave_broken_job(options)
         if _store.starts_alone(os.environ, size):
             _store.begin(options.store, rank, size)
         job.init()  # which has no effect then

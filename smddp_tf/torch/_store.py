@@ -9,6 +9,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from smddp_tf._src.job import job, rendezvous
@@ -115,6 +116,22 @@ class _StoreExchange:
                 self._lose(error)
                 return own.encode()  # which is nobody else's
         return self._secret
+
+
+def any_says(store: Any, size: int, own: bool, timeout: timedelta) -> bool:
+    """Whether `own` is true on any rank of the world, all of which must call it.
+
+    Raises:
+      RuntimeError: the others have not called it within the timeout, or the store is gone.
+    """
+    prefix = f"smddp/{_environment.attempt()}/broken"
+    turn = (store.add(prefix, 1) - 1) // size  # a world may be begun in one store again
+    if own:
+        store.set(f"{prefix}/{turn}/true", "1")
+    if store.add(f"{prefix}/{turn}", 1) == size:
+        store.set(f"{prefix}/{turn}/told", "1")
+    store.wait([f"{prefix}/{turn}/told"], timeout)
+    return bool(store.check([f"{prefix}/{turn}/true"]))
 
 
 def begin(store: Any, rank: int, size: int) -> None:

@@ -129,3 +129,27 @@ def barrier_names():
     _goes_on()
     time.sleep(2.5 if rank else 0)
     report(**_measured(dist.barrier))
+
+
+@without_init
+def again_before_others_know(folder):
+    """One rank's wait fails; it and those that have not noticed begin another world at once."""
+    times = 4
+    for attempt in range(times):
+        _start(folder=folder, attempt=attempt)
+        _goes_on()
+        dist.group.WORLD.set_timeout(_seconds(0.3))
+        knows = pathlib.Path(folder) / f"knows{attempt}"
+        if rank == 0:
+            kind, text = _error(dist.barrier)
+            assert kind == "DistBackendError" and " timeout " in text, (kind, text)
+            knows.touch()
+        deadline = time.monotonic() + PATIENCE
+        while not knows.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.0002)
+        dist.destroy_process_group()
+    _start(folder=folder, attempt=times)
+    _goes_on()
+    dist.destroy_process_group()
+    report()

@@ -93,3 +93,11 @@ def test_barrier_names_who_is_missing(tmp_path):
     for result in results:
         assert result["kind"] == "DistBackendError"
         assert "for ranks 1, 2 in barrier" in result["text"], result
+
+
+@pytest.mark.parametrize("nodes", ["", "3"])
+def test_again_before_others_know(tmp_path, nodes):
+    """A new world forms although the failure of the old one is news to some of its ranks."""
+    env = {**LONG, "SMDDP_NODES": nodes} if nodes else LONG
+    body = {"env": env, "folder": str(tmp_path)}
+    torch_job.run(tmp_path, MODULE, "again_before_others_know", 3, **body).check(3)
