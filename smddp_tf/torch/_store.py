@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
+from torch.distributed import DistBackendError
+
 from smddp_tf._src.job import job, rendezvous
 from smddp_tf.launch import torch_variables
 from smddp_tf.torch import _environment
@@ -122,7 +124,7 @@ def any_says(store: Any, size: int, own: bool, timeout: timedelta) -> bool:
     """Whether `own` is true on any rank of the world, all of which must call it.
 
     Raises:
-      RuntimeError: the others have not called it within the timeout, or the store is gone.
+      DistBackendError: the others have not called it within the timeout, or the store is gone.
     """
     prefix = f"smddp/{_environment.attempt()}/broken"
     turn = (store.add(prefix, 1) - 1) // size  # a world may be begun in one store again
@@ -130,7 +132,13 @@ def any_says(store: Any, size: int, own: bool, timeout: timedelta) -> bool:
         store.set(f"{prefix}/{turn}/true", "1")
     if store.add(f"{prefix}/{turn}", 1) == size:
         store.set(f"{prefix}/{turn}/told", "1")
-    store.wait([f"{prefix}/{turn}/told"], timeout)
+    try:
+        store.wait([f"{prefix}/{turn}/told"], timeout)
+    except RuntimeError as error:
+        raise DistBackendError(
+            f"smddp: not all of the {size} ranks began this world within {timeout.total_seconds()} "
+            "s; one that has called shutdown() cannot, unless all have"
+        ) from error
     return bool(store.check([f"{prefix}/{turn}/true"]))
 
 

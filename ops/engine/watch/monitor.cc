@@ -293,9 +293,8 @@ double Monitor::LimitOf(const Operation& operation) const {
 }
 
 std::string Monitor::DescribeLimit(const Operation& operation) const {
-  const std::string limit = FormatNumber(LimitOf(operation));
-  if (operation.request.timeout_seconds > 0) return "its timeout of " + limit + " s";
-  return "SMDDP_TIMEOUT_SECONDS=" + limit;
+  const std::string name = NameOfLimit(operation.request), limit = FormatNumber(LimitOf(operation));
+  return operation.request.timeout_seconds > 0 ? name + " of " + limit + " s" : name + "=" + limit;
 }
 
 Status Monitor::Timeout(const Operation& operation, const std::vector<int>& missing,
