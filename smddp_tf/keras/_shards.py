@@ -119,6 +119,10 @@ class Shards:
     def _is_copy(self, i: int) -> bool:
         return i in self._cuts and self.owns_some(i) and not self.owns_all(i)
 
+    def first_element(self, i: int) -> int:
+        """The first element of the variable at a place that this rank updates."""
+        return self._cuts[i][self.rank][0] * self._matrices[i].elements
+
     def rows(self, value: Any, i: int) -> Any:
         """This rank's rows of a value that has the shape of the variable at a place."""
         if not self._is_copy(i):

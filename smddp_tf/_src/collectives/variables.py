@@ -99,7 +99,7 @@ def is_seed(variable: Variable) -> bool:
 _SEED_DTYPES = ("int32", "uint32", "int64", tf.int32, tf.uint32, tf.int64)
 
 
-def _own_seed(variable: Variable, state: Any, root_rank: int) -> Tensor:
+def own_seed(variable: Variable, state: Any, root_rank: int) -> Tensor:
     """The root's generator state with a rank-dependent seed; the root's own is unchanged."""
     distance = (basics.rank() - root_rank) % basics.size()
     keras3 = "seed_generator_state" in variable.name
@@ -156,7 +156,7 @@ def broadcast_(
         for i, value in zip(indices, received, strict=True):
             value = _value(value, variables[i])
             if is_seed(variables[i]):
-                value = _own_seed(variables[i], value, root_rank)
+                value = own_seed(variables[i], value, root_rank)
             done = variables[i].assign(value)
             if for_session:
                 assigned[i] = tf.identity(done)

@@ -84,6 +84,16 @@ class _Stateful:
         return changed
 
 
+def tables_of(layers) -> list:
+    """[name, digest] of what Keras's preprocessing layers keep that follows from no variable."""
+    stateful = [(layer, kinds.kind_of(layer)) for layer in layers]
+    return [
+        [name_of(layer), digest(kind.capture(layer))]
+        for layer, kind in stateful
+        if isinstance(kind, (kinds.Lookup, kinds.Discretization, kinds.FeatureSpace))
+    ]
+
+
 def state_of(layers) -> dict:
     """What the layers keep, to be restored."""
     return _Stateful(layers).states()

@@ -18,6 +18,7 @@ from smddp_tf.keras.callbacks._learning_rate import (
     ReduceLROnPlateau,
 )
 from smddp_tf.keras.callbacks._metrics import MetricAverageCallback
+from smddp_tf.keras.callbacks._sharded_checkpoint import ShardedCheckpoint
 from smddp_tf.keras.callbacks._stopping import AgreeOnStop, EarlyStopping, TerminateOnNaN
 from smddp_tf.keras.callbacks._throughput import Throughput
 
@@ -34,6 +35,7 @@ __all__ = [
     "MetricAverageCallback",
     "RankZero",
     "ReduceLROnPlateau",
+    "ShardedCheckpoint",
     "TerminateOnNaN",
     "Throughput",
 ]

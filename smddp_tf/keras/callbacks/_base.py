@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from smddp_tf._src.collectives.variables import is_movable, is_seed
+from smddp_tf._src.gradients.options import whole_number
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -77,6 +78,36 @@ def listed(variables: Variable | Iterable[Variable] | None) -> list[Variable]:
     return found
 
 
+class Every:
+    """When a callback has to act: after each epoch, or after so many batches.
+
+    Args:
+      name: of the argument, for messages.
+      value: "epoch", or a number of batches.
+
+    Raises:
+      TypeError, ValueError: value is neither "epoch" nor a positive integer.
+    """
+
+    def __init__(self, name: str, value: str | int) -> None:
+        self.epoch = value == "epoch"
+        self.batches = 0 if self.epoch else whole_number(name, value, 1)
+        self._seen, self._last = 0, -1  # batches since it acted; the number of the last one
+
+    def begin(self) -> None:
+        """Counts from 0."""
+        self._seen, self._last = 0, -1
+
+    def after_batch(self, batch: int) -> bool:
+        """Whether it acts after this batch, the last of those that were executed at once."""
+        self._seen += batch - self._last if batch > self._last else batch + 1
+        self._last = batch
+        if self.epoch or self._seen < self.batches:
+            return False
+        self._seen = 0
+        return True
+
+
 def fix_steps_per_execution(model: Any) -> None:
     """Ends Keras 2's steps_per_execution="auto", which chooses another number on each rank.
 
@@ -134,11 +165,11 @@ def is_divided(optimizer: Any) -> bool:
     return distribution is not None and distribution.is_divided
 
 
-def variables_of(optimizer: Any) -> list[Variable]:
+def variables_of(optimizer: Any, divided: bool = False) -> list[Variable]:
     """All variables of an optimizer, including hyperparameters and a dynamic loss scale.
 
     With sync_every also those that ranks keep between exchanges; with shard_state=True without the
-    slots that they have divided, which are other ones on each.
+    slots that they have divided, which are other ones on each, unless `divided`.
     """
     found = _distribution.own_variables(optimizer)
     # tf_keras keeps the dynamic loss scale outside `variables`.
@@ -152,9 +183,9 @@ def variables_of(optimizer: Any) -> list[Variable]:
         if variable is not None and id(getattr(variable, "_value", variable)) not in known:
             known.add(id(getattr(variable, "_value", variable)))
             found.append(variable)
-    if is_divided(optimizer):
-        divided = _whole_state.divided_slots(_distribution.innermost(optimizer))
-        found = [one for one in found if id(getattr(one, "_value", one)) not in divided]
+    if is_divided(optimizer) and not divided:
+        slots = _whole_state.divided_slots(_distribution.innermost(optimizer))
+        found = [one for one in found if id(getattr(one, "_value", one)) not in slots]
     return found
 
 
@@ -173,12 +204,13 @@ def build(optimizer: Any, variables: Any) -> None:
         optimizer.built = True
 
 
-def training_state(model: Any, optimizer: Any = None) -> list[Variable]:
+def training_state(model: Any, optimizer: Any = None, divided: bool = False) -> list[Variable]:
     """The variables that a training goes on from, each once.
 
     They are the model's weights, the tf.Variables that Keras does not count as such, the variables
     of its optimizers, which are created if need be, and of `optimizer`, and the states of random
-    generators. What cannot be sent is left out, such as handles of other resources.
+    generators. What cannot be sent is left out, such as handles of other resources; so are slots
+    that ranks have divided, unless `divided`.
     """
     variables = [*variables_only(model.weights), *untracked_variables(model)]
     if getattr(model, "optimizer", None) is not None:
@@ -187,7 +219,7 @@ def training_state(model: Any, optimizer: Any = None) -> list[Variable]:
         build(optimizer, model.trainable_variables)
     more = [] if optimizer is None else [optimizer]
     for one in [*optimizers_of(model), *more]:
-        variables += variables_of(one)
+        variables += variables_of(one, divided)
     variables += [v for v in variables_only(model.variables) if is_seed(v)]
     once = {id(getattr(v, "_value", v)): v for v in variables}
     return [variable for variable in once.values() if is_movable(variable)]

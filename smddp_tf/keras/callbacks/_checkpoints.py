@@ -137,8 +137,7 @@ class BackupAndRestore(_Backup):
         if any(map(divides_state, optimizers_of(self.model))):
             raise ValueError(
                 "BackupAndRestore does not keep the state of an optimizer with shard_state=True; "
-                "save with ModelCheckpoint on rank 0 after hvd.callbacks.GatherState(), and load "
-                "the file with hvd.load_model() on every rank"
+                "hvd.callbacks.ShardedCheckpoint does, and goes on from it"
             )
         if self.model.built and getattr(self.model, "optimizer", None) is not None:
             build(self.model.optimizer, self.model.trainable_variables)

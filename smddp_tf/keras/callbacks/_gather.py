@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from smddp_tf._src.gradients.options import whole_number
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf.keras._whole_state import whole_state
-from smddp_tf.keras.callbacks._base import Callback, is_divided, optimizers_of
+from smddp_tf.keras.callbacks._base import Callback, Every, is_divided, optimizers_of
 
 
 class GatherState(Callback):
@@ -36,10 +35,9 @@ class GatherState(Callback):
     ) -> None:
         super().__init__()
         check_process_set(process_set)
-        self.every: Any = every if every == "epoch" else whole_number("every", every, 1)
+        self._every = Every("every", every)
         self.process_set = process_set
         self._gathered = contextlib.ExitStack()
-        self._seen, self._last = 0, -1  # batches since it gathered; the number of the last one
 
     def _gather(self) -> None:
         self._gathered.close()
@@ -51,7 +49,7 @@ class GatherState(Callback):
         """Counts batches from 0."""
         del logs
         self._gathered.close()
-        self._seen, self._last = 0, -1
+        self._every.begin()
 
     def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Drops what was gathered."""
@@ -61,16 +59,13 @@ class GatherState(Callback):
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         """Gathers if `every` batches have passed."""
         del logs
-        self._seen += batch - self._last if batch > self._last else batch + 1
-        self._last = batch
-        if self.every != "epoch" and self._seen >= self.every:
-            self._seen = 0
+        if self._every.after_batch(batch):
             self._gather()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Gathers if every="epoch"."""
         del epoch, logs
-        if self.every == "epoch":
+        if self._every.epoch:
             self._gather()
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
