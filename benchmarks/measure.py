@@ -263,6 +263,6 @@ def describe(row):
     parts = [f"{row['lib']}", f"np={row['np']}", row["case"]]
     parts += [f"{key} {format_seconds(row[key])}" for key in ("med", "p10", "p90") if key in row]
     extra = ("distance", "ping_pong_ns", "dropped", "algbw_gbs", "first_call_s")
-    extra += ("peak_extra_mb", "samples_s", "others_cores")
+    extra += ("peak_extra_mb", "slots_mb", "ratio", "samples_s", "others_cores")
     parts += [f"{key} {row[key]}" for key in extra if key in row]
     return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""Our own suite: the raw core, allreduce, gradient lists, training steps, and the memory limit.
+"""Our own suite: the raw core, allreduce, gradient lists, training steps, optimizers, the memory.
 
 Writes results/NAME.json and results/NAME.png and prints a table. `--np 2 4` measures both and adds
 the slowdown of the crowded ranks.
@@ -22,7 +22,7 @@ from launch import (
 from measure import format_seconds
 from plot import plot
 
-PARTS = ("memory", "core", "allreduce", "grads", "train")
+PARTS = ("memory", "core", "allreduce", "grads", "train", "optimizer")
 
 
 def parse():
