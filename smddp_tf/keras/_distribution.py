@@ -126,17 +126,34 @@ class ReductionState:
         done = {i: grad for i, grad in enumerate(grads) if is_marked(grad, process_set)}
         if done and all(i in done for i, grad in enumerate(grads) if grad is not None):
             return grads
+        scattered = self._scattered(grads, variables, done)
         results = reduce_all_but_local(
-            [None if i in done else grad for i, grad in enumerate(grads)],
+            [None if i in done or i in scattered else grad for i, grad in enumerate(grads)],
             variables,
             self.options,
             self._local,
             self.scale_local,
         )
-        results = [done.get(i, result) for i, result in enumerate(results)]
+        ready = done | scattered
+        results = [ready.get(i, result) for i, result in enumerate(results)]
         if self._loss_scaled and self._local and not set_is_alone(process_set):
             results = _local.sync_overflow(results, variables, self._local, process_set)
         return results
+
+    def _scattered(self, grads, variables, done) -> dict:
+        """This rank's rows of the gradients of which it needs no others: index -> rows.
+
+        A loss scale looks at all of each, to skip the same steps on all ranks.
+        """
+        if not self.is_divided or self._loss_scaled or self.options.gathers():
+            return {}
+        found = [
+            i
+            for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
+            if i not in done and self.shards.can_scatter(grad, variable)
+        ]
+        pairs = [grads[i] for i in found], [variables[i] for i in found]
+        return dict(zip(found, self.shards.scattered(*pairs, self.options), strict=True))
 
     def clip_by_global_norm(self, grads, variables, limit: float) -> list:
         """Clips gradients, some of which are local, by one norm on all ranks."""

@@ -6,6 +6,9 @@ nothing; so the foreign slots need no memory, while their number and order stay 
 variables that are cut have a piece with a copy of this rank's rows.
 
 A step updates the pieces. Then the ranks gather the variables, in rounds of about a bucket.
+
+Between nodes an allreduce sends twice what a reducescatter does. So variables are cut evenly there,
+and a rank gets the reduced gradients of its own rows alone.
 """
 
 import math
@@ -13,10 +16,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smddp_tf._src.collectives.allgather import allgather
-from smddp_tf._src.gradients.reduce import source_name
-from smddp_tf._src.graph import xla
+from smddp_tf._src.gradients.reduce import reduce_gradients, source_name
+from smddp_tf._src.graph import ops, xla
 from smddp_tf._src.graph.framework import tensorflow
-from smddp_tf._src.job import config
+from smddp_tf._src.job import basics, config
 from smddp_tf._src.job.process_sets import ProcessSet
 from smddp_tf._src.plan import shards as plan
 from smddp_tf.keras._distribution import raw
@@ -30,16 +33,19 @@ class Shards:
     Args:
       process_set: the ranks among which the state is divided.
       elementwise: the optimizer may update parts of a variable; else each goes to one rank.
+      scatters: gradients of own rows alone are enough, for what a step does before it updates.
     """
 
-    def __init__(self, process_set: ProcessSet, elementwise: bool) -> None:
+    def __init__(self, process_set: ProcessSet, elementwise: bool, scatters: bool = False) -> None:
         self.process_set, self.elementwise = process_set, elementwise
+        self._scatters = scatters and elementwise and basics.cross_size() > 1
         self.rank: Any = process_set.rank()
         self.ranks: Any = process_set.size()
         self.variables: list[Any] = []
         self.pieces: list[Any] = []
         self._cuts: dict[int, list[tuple[int, int]]] = {}  # only of variables that are divided
         self._matrices: dict[int, plan.Matrix] = {}
+        self._evenly: set[int] = set()  # the places of those whose gradients can be scattered
         self._places: dict[int, int] = {}  # id() of a variable or its piece -> its place
 
     def divide(
@@ -61,9 +67,7 @@ class Shards:
             for i, variable in enumerate(self.variables)
             if variable.shape.rank and 0 not in variable.shape and not is_kept(variable)
         }
-        cut = plan.by_ranges if self.elementwise else plan.by_variables
-        cuts = cut(list(self._matrices.values()), self.ranks)
-        self._cuts = dict(zip(self._matrices, cuts, strict=True))
+        self._cuts = self._cut()
         self.pieces = [self._piece(i, make) for i in range(len(self.variables))]
         self._places = {
             id(raw(one)): i
@@ -71,10 +75,27 @@ class Shards:
             for one in pair
         }
 
+    def _cut(self) -> dict[int, list[tuple[int, int]]]:
+        evenly = {
+            i: cuts
+            for i, matrix in self._matrices.items()
+            if self._scatters
+            and self.variables[i].shape.rank > 1
+            and (cuts := plan.evenly(matrix, self.ranks)) is not None
+        }
+        self._evenly = set(evenly)
+        rest = [i for i in self._matrices if i not in evenly]
+        cut = plan.by_ranges if self.elementwise else plan.by_variables
+        cuts = cut([self._matrices[i] for i in rest], self.ranks)
+        return evenly | dict(zip(rest, cuts, strict=True))
+
     def _row_shape(self, variable: Any) -> list[int]:
         """The shape of a row: that of a matrix, as sparse gradients have them; others are flat."""
         shape = variable.shape.as_list()
-        return shape[1:] if len(shape) == 2 or not self.elementwise else []
+        if len(shape) == 2 or not self.elementwise:
+            return shape[1:]
+        elements = plan.row_of_flat(math.prod(shape)) if self._scatters and len(shape) > 2 else 1
+        return [elements] if elements > 1 else []
 
     def _matrix(self, variable: Any) -> plan.Matrix:
         elements = math.prod(self._row_shape(variable))
@@ -130,8 +151,42 @@ class Shards:
         start, stop = self._cuts[i][self.rank]
         return tf.reshape(value, [-1, *self._row_shape(self.variables[i])])[start:stop]
 
+    def _is_own(self, grad: Any, i: int) -> bool:
+        """Whether a gradient has this rank's rows alone, as scattered() returns them."""
+        return i in self._evenly and grad.shape != self.variables[i].shape
+
+    def can_scatter(self, grad: Any, variable: Any) -> bool:
+        """Whether ranks need no more of a gradient than each its rows."""
+        place = self._places.get(id(raw(variable)))
+        return (
+            place in self._evenly
+            and tf.is_tensor(grad)
+            and not isinstance(grad, tf.IndexedSlices)
+            and grad.shape == self.variables[place].shape
+            and not xla.inside_jit()
+        )
+
+    def scattered(self, grads: Sequence[Any], variables: Sequence[Any], options: Any) -> list[Any]:
+        """Reduces gradients that can_scatter(); each rank gets its rows of them. Collective."""
+
+        def emit(tensors: list[Any], plan: Any, reduction: Any) -> list[Any]:
+            results = list(tensors)
+            reduction = reduction.comparing(plan.description)
+            for number, bucket in enumerate(plan.buckets):
+                rows = [
+                    tf.reshape(tensors[k], [-1, *self._row_shape(variables[k])]) for k in bucket
+                ]
+                parts = ops.reducescatter(rows, reduction.named(f"{reduction.name}.{number}"))
+                for k, part in zip(bucket, parts, strict=True):
+                    results[k] = part
+            return results
+
+        return reduce_gradients(grads, variables, options, emit)
+
     def _gradient(self, grad: Any, i: int) -> Any:
         """This rank's rows of a gradient."""
+        if not isinstance(grad, tf.IndexedSlices) and self._is_own(grad, i):
+            return grad
         if not self._is_copy(i) or not isinstance(grad, tf.IndexedSlices):
             return self.rows(grad, i)
         if self.variables[i].shape.rank > 2:

@@ -20,6 +20,15 @@ def test_equal_bits_in_functions(keras_job):
     keras_job(body, 2, timeout=400).check(2)
 
 
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 3), (4, 2)])
+def test_equal_bits_between_nodes(keras_job, ranks, nodes):
+    """There each rank gets the gradients of its own rows alone."""
+    names = ["AdamW", "SGD", "Adam", "Adamax", "Lion", "Adafactor"]
+    largest = {**LARGEST, "others": 1.35}  # what cannot be cut evenly is one matrix here
+    body = keras_shards.equal_bits(ways=["eager", "function"], names=names, largest=largest)
+    keras_job(body, ranks, timeout=400, env={"SMDDP_NODES": str(nodes)}).check(ranks)
+
+
 @pytest.mark.every_version  # Keras 3 and the others have hooks of their own
 def test_files_are_whole(keras_job, tmp_path):
     """.keras files and tf.train.Checkpoint have the whole state, and load either way."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from smddp_tf._src.plan.shards import Matrix, by_ranges, by_variables, rounds
+from smddp_tf._src.plan.shards import Matrix, by_ranges, by_variables, evenly, rounds, row_of_flat
 
 # ResNet-50's kinds of sizes: convolutions as flat vectors, a matrix, and biases.
 VARIABLES = [Matrix(9408, 1, 4), *[Matrix(64, 1, 4)] * 5, Matrix(2359296, 1, 4)]
@@ -40,6 +40,21 @@ def test_cuts_are_aligned():
     for variable, cuts in zip(VARIABLES, by_ranges(VARIABLES, 7), strict=True):
         inside = [start for start, _ in cuts if 0 < start < variable.rows]
         assert all(start * variable.elements % 16 == 0 for start in inside)
+
+
+def test_even_cuts_are_those_of_a_reducescatter():
+    """Equal numbers of rows, the first ranks' one more; none where a cut would move elements."""
+    assert evenly(Matrix(30522, 768, 4), 4) == [
+        (0, 7631),
+        (7631, 15262),
+        (15262, 22892),
+        (22892, 30522),
+    ]
+    assert evenly(Matrix(2048, 1000, 4), 2) == [(0, 1024), (1024, 2048)]
+    assert evenly(Matrix(2048, 1000, 4), 3) is None  # 683 rows are no multiple of 16 elements
+    assert evenly(Matrix(1, 64, 4), 3) == [(0, 1), (1, 1), (1, 1)]
+    assert evenly(Matrix(20, 33, 4), 4) is None
+    assert [row_of_flat(n) for n in (9408, 36864, 50)] == [16, 16, 1]
 
 
 def test_whole_variables_are_balanced():

@@ -1,6 +1,6 @@
 """Reduces a step's gradients: compresses them, makes the bucket plan, and emits its ops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from smddp_tf._src.collectives.allreduce import grouped_allreduce
 from smddp_tf._src.collectives.checks import REDUCIBLE, check_dtype
@@ -144,13 +144,16 @@ def _reducible(grad, source, options: ReduceOptions, group: ProcessGroup):
     return grad
 
 
-def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions) -> list:
+def reduce_gradients(
+    grads: Sequence, sources: Sequence, options: ReduceOptions, emit: Callable | None = None
+) -> list:
     """Reduces a list of gradients over the ranks of options.process_set.
 
     Args:
       grads: tensors, tf.IndexedSlices or None, in the order of the sources.
       sources: the variables or tensors they are gradients of; used for names and groups.
       options: how to reduce them.
+      emit: emit(grads, plan, reduction) reduces the dense ones; None: each rank gets all of them.
 
     Returns:
       The reduced gradients; None stays None.
@@ -175,6 +178,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         specs = [_spec(grad, name) for grad, name in zip(grads, names, strict=True)]
         return _plan(specs, options, groups)
 
+    emit = emit or _emit_planned
     alone = [reduction.named(f"{reduction.name} {name}") for name in normal_names(names)]
     keys: list = [None] * len(names)
     if needs_gather(reduction):
@@ -188,7 +192,7 @@ def reduce_gradients(grads: Sequence, sources: Sequence, options: ReduceOptions)
         reduction,
         alone,
         keys,
-        lambda packed, reduction: _emit_planned(packed, plan_of(packed), reduction),
+        lambda packed, reduction: emit(packed, plan_of(packed), reduction),
     )
 
 

@@ -6,6 +6,7 @@ is rank r's, and the row after its last.
 
 By ranges, the variables are laid end to end and the whole is cut into equal parts, so at most
 ranks - 1 variables are cut; by whole variables, each goes to the rank that has the least so far.
+Evenly, each variable is cut as a reducescatter cuts it, so that its gradient can be scattered.
 """
 
 import dataclasses
@@ -56,6 +57,24 @@ def _row_at(variable: Matrix, offset: float) -> int:
     step = _ALIGNMENT // math.gcd(variable.elements, _ALIGNMENT)
     row = step * round(offset / (variable.elements * variable.itemsize * step))
     return min(max(row, 0), variable.rows)
+
+
+def evenly(variable: Matrix, ranks: int) -> list | None:
+    """Cuts a variable as a reducescatter does: into equal numbers of rows, the first ranks' larger.
+
+    Returns:
+      The cuts; None where one would move elements, see _ALIGNMENT.
+    """
+    each, odd = divmod(variable.rows, ranks)
+    bounds = [rank * each + min(rank, odd) for rank in range(ranks + 1)]
+    if any(bound * variable.elements % _ALIGNMENT for bound in bounds[:-1]):
+        return None
+    return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+
+def row_of_flat(elements: int) -> int:
+    """The elements of a row of a variable whose own rows are of no use, so that it cuts evenly."""
+    return _ALIGNMENT if elements % _ALIGNMENT == 0 else 1
 
 
 def by_variables(variables: Sequence[Matrix], ranks: int) -> list:

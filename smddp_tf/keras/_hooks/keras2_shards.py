@@ -17,6 +17,7 @@ from smddp_tf.keras._distribution import ATTRIBUTE, Hook
 from smddp_tf.keras._hooks.shards import (
     ApplyWeightDecay,
     OfVariable,
+    can_scatter,
     hook_h5,
     is_elementwise,
     require_own,
@@ -204,7 +205,12 @@ def install(optimizer: Any, distribution: Any) -> None:
     package = _distribution.package_of(optimizer)
     hook_h5(importlib.import_module(f"{package}.saving.legacy.hdf5_format"))
     _hook_loss_scaling(package)
-    distribution.shards = Shards(distribution.options.process_set, is_elementwise(optimizer))
+    distribution.shards = Shards(
+        distribution.options.process_set,
+        is_elementwise(optimizer),
+        # Passes that update nothing have gradients of all rows, which are zeros.
+        can_scatter(optimizer) and distribution.passes == 1,
+    )
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():
         setattr(optimizer, method, hook(method, optimizer, distribution))

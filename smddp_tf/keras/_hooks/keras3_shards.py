@@ -13,6 +13,7 @@ from smddp_tf.keras._distribution import ATTRIBUTE, Hook
 from smddp_tf.keras._hooks.shards import (
     ApplyWeightDecay,
     OfVariable,
+    can_scatter,
     hook_h5,
     is_elementwise,
     require_own,
@@ -142,7 +143,9 @@ _HOOKS = {
 def install(optimizer: Any, distribution: Any) -> None:
     """Installs the hooks, and divides the state of an optimizer that has one already."""
     hook_h5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
-    distribution.shards = Shards(distribution.options.process_set, is_elementwise(optimizer))
+    distribution.shards = Shards(
+        distribution.options.process_set, is_elementwise(optimizer), can_scatter(optimizer)
+    )
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():
         setattr(optimizer, method, hook(method, optimizer, distribution))

@@ -19,6 +19,11 @@ def is_elementwise(optimizer: Any) -> bool:
     return kind.__module__.split(".")[0] in ("keras", "tf_keras") and kind.__name__ in _ELEMENTWISE
 
 
+def can_scatter(optimizer: Any) -> bool:
+    """Whether what comes before an update looks at each element of a gradient alone."""
+    return not (optimizer.clipnorm or optimizer.global_clipnorm)
+
+
 def require_own(optimizer: Any, methods: Iterable[str], bases: Iterable[str]) -> None:
     """Rejects an optimizer that does not have the methods of Keras's base classes.
 
