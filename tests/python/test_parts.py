@@ -22,6 +22,7 @@ ARRAYS = {
 def _write(path, cuts, run="a", ranks=None):
     """Writes ARRAYS, the matrix cut at some elements, a piece for each rank."""
     whole = ARRAYS["0/matrix"]
+    path.mkdir(exist_ok=True)
     ranks = ranks or len(cuts) - 1
     for rank, (start, stop) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
         flat = whole.reshape(-1)[start:stop]
@@ -58,6 +59,7 @@ def test_others_can_read_it(tmp_path):
     """A part of one rank is a safetensors file with the arrays as they are."""
     path = parts.path_of(tmp_path, 1)
     pieces = [parts.Piece(key, 0, array.shape, array) for key, array in ARRAYS.items()]
+    path.mkdir()
     parts.write(path, 0, 1, "a", pieces, {})
     read = safetensors.numpy.load_file(path / "part-00001-of-00001.safetensors")
     assert read.keys() == ARRAYS.keys()
@@ -112,6 +114,7 @@ def test_wrong_files(tmp_path):
 def test_a_disk_that_takes_no_more(tmp_path):
     """An error, and neither a part nor what was begun of it."""
     path, array = parts.path_of(tmp_path, 1), np.ones(100_000)
+    path.mkdir()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:

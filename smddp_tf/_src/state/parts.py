@@ -115,7 +115,7 @@ def write(
     """Writes a rank's part of a checkpoint.
 
     Args:
-      path: its folder, which may exist.
+      path: its folder, which the first rank has made.
       rank: whose part it is.
       ranks: the number of parts.
       run: the same text in all parts.
@@ -123,12 +123,15 @@ def write(
       facts: what else is to be known, as JSON has it.
 
     Raises:
-      OSError: the disk is full, or the folder may not be written.
+      OSError: the disk is full, or the folder may not be written or is not here.
     """
     import safetensors
     import safetensors.numpy
 
-    path.mkdir(parents=True, exist_ok=True)
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"{path} was made on the first rank and is not here: all ranks must see one directory"
+        )
     metadata = {
         "format": _FORMAT,
         "run": run,

@@ -90,7 +90,7 @@ class ShardedCheckpoint(Callback):
         self._every = Every("save_freq", save_freq)
         self._keep = None if max_to_keep is None else whole_number("max_to_keep", max_to_keep, 1)
         self._writing: _Write | None = None
-        self._place: tuple[int, str] | None = None  # the number of the last save, and of the run
+        self._last = 0  # the number of the last save
         self._epoch, self._left_out, self._warned = 0, False, False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -142,7 +142,8 @@ class ShardedCheckpoint(Callback):
           False if it was left out, since a rank still writes the one before.
 
         Raises:
-          OSError: a rank could not write the one before; raised on all ranks.
+          OSError: a rank could not write the one before, or the first cannot make a folder; raised
+            on all ranks.
           ValueError: the ranks hold what no file could give to other ranks.
         """
         _checkpointed.require_supported(model)
@@ -157,8 +158,7 @@ class ShardedCheckpoint(Callback):
                 )
             self._warned = True
             return False
-        number, run = self._next()
-        path = parts.path_of(self.directory, number)
+        path, run = self._next()
         rank: Any = self.process_set.rank()
         ranks: Any = self.process_set.size()
         pieces = _checkpointed.pieces(model, self.process_set)
@@ -227,17 +227,26 @@ class ShardedCheckpoint(Callback):
         _checkpointed.restore(model, checkpoint, self.process_set)
         return int(checkpoint.facts["epoch"])
 
-    def _next(self) -> tuple[int, str]:
-        """The number of a save, and a text that is the same on all ranks, and in no other run."""
-        if self._place is None:
-            own = (parts.next_number(self.directory), os.urandom(8).hex())
-            root = self.process_set.ranks[0]
-            self._place = broadcast_object(
-                own, root, "checkpoint's number", process_set=self.process_set
-            )
-        else:
-            self._place = (self._place[0] + 1, self._place[1])
-        return self._place
+    def _next(self) -> tuple[pathlib.Path, str]:
+        """A new folder, made by the first rank, and a text that no other save has.
+
+        Raises:
+          OSError: it cannot be made; raised on all ranks.
+        """
+        number, run, problem = 0, os.urandom(8).hex(), ""
+        if self.process_set.rank() == 0:
+            try:
+                number = max(self._last + 1, parts.next_number(self.directory))
+                parts.path_of(self.directory, number).mkdir(parents=True)
+            except OSError as error:
+                problem = f"the first rank cannot make a folder in {self.directory}: {error}"
+        root = self.process_set.ranks[0]
+        self._last, run, problem = broadcast_object(
+            (number, run, problem), root, "checkpoint's number", process_set=self.process_set
+        )
+        if problem:
+            raise OSError(problem)
+        return parts.path_of(self.directory, self._last), run
 
     def _is_writing(self) -> bool:
         """Whether a rank still writes."""

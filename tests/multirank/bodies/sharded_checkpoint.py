@@ -151,11 +151,14 @@ def refusals(folder):
     with raises(ValueError, "save_freq"):
         C.ShardedCheckpoint(path, save_freq=0)
 
-    if rank == 1:  # a disk that cannot be written, as one that is full
-        wide.directory = pathlib.Path("/proc/none")
-    wide.save(wider, 2)
-    with raises(OSError, "rank 1 could not write its part", "/proc/none"):
-        wide.wait()
+    for at, texts in (  # a folder of one's own, as a host's, and one that cannot be made
+        (1, ["rank 1 could not write its part", "all ranks must see one directory"]),
+        (0, ["the first rank cannot make a folder in /proc/none"]),
+    ):
+        wide.directory = pathlib.Path("/proc/none" if rank == at else folder, "wide")
+        with raises(OSError, *texts):
+            wide.save(wider, 2)
+            wide.wait()
     report()
 
 
