@@ -10,6 +10,7 @@ whole_state() and ModelCheckpoint's model.save() on rank 0, while all wait.
 
 import argparse
 import pathlib
+import shutil
 import statistics
 import tempfile
 import time
@@ -88,7 +89,9 @@ def main():
         row = save_in_parts(model, folder, own)
         row["gather"] = timed(lambda: gather_and_save(model, folder))
         rows.append(row)
+    hvd.barrier()
     if hvd.rank() == 0:
+        shutil.rmtree(folder)
         print(f"{weights / 1e6:.1f} M weights, {hvd.size()} ranks, {own / 1e6:.0f} MB a rank")
         for key in rows[0]:
             values = sorted(row[key] for row in rows)

@@ -5,6 +5,7 @@ import dataclasses
 import warnings
 from typing import Any
 
+from smddp_tf._src.collectives.reduction import needs_gather
 from smddp_tf._src.gradients.marks import is_marked, mark_what_comes_from_marked
 from smddp_tf._src.gradients.options import ReduceOptions
 from smddp_tf._src.gradients.reduce import (
@@ -145,7 +146,7 @@ class ReductionState:
 
         A loss scale looks at all of each, to skip the same steps on all ranks.
         """
-        if not self.is_divided or self._loss_scaled or self.options.gathers():
+        if not self.is_divided or self._loss_scaled or needs_gather(self.options):
             return {}
         found = [
             i

@@ -33,12 +33,14 @@ class Shards:
     Args:
       process_set: the ranks among which the state is divided.
       elementwise: the optimizer may update parts of a variable; else each goes to one rank.
-      scatters: gradients of own rows alone are enough, for what a step does before it updates.
+      is_enough: whether gradients of own rows alone are, for what a step does before it updates.
     """
 
-    def __init__(self, process_set: ProcessSet, elementwise: bool, scatters: bool = False) -> None:
-        self.process_set, self.elementwise = process_set, elementwise
-        self._scatters = scatters and elementwise and basics.cross_size() > 1
+    def __init__(
+        self, process_set: ProcessSet, elementwise: bool, is_enough: Callable[[], bool]
+    ) -> None:
+        self.process_set, self.elementwise, self._is_enough = process_set, elementwise, is_enough
+        self._scatters = elementwise and basics.cross_size() > 1 and is_enough()
         self.rank: Any = process_set.rank()
         self.ranks: Any = process_set.size()
         self.variables: list[Any] = []
@@ -164,6 +166,7 @@ class Shards:
             and not isinstance(grad, tf.IndexedSlices)
             and grad.shape == self.variables[place].shape
             and not xla.inside_jit()
+            and self._is_enough()  # a script may have set a limit since
         )
 
     def scattered(self, grads: Sequence[Any], variables: Sequence[Any], options: Any) -> list[Any]:

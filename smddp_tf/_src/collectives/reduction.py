@@ -58,8 +58,8 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor is not None and not isinstance(tensor, tf.IndexedSlices)
 
 
-def needs_gather(reduction: Reduction) -> bool:
-    """Whether what all ranks have is gathered and combined on each, instead of being summed."""
+def needs_gather(reduction: Any) -> bool:
+    """Whether its op or compression has ranks gather what all have, and each combine it."""
     return reduction.op == Adasum or hasattr(reduction.compression, "reduce")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from smddp_tf._src.collectives.checks import integer, resolve_op
 from smddp_tf._src.compression import Compression, check_compressor, describe
 from smddp_tf._src.job.process_sets import ProcessGroup, ProcessSet, global_process_set
-from smddp_tf._src.job.reduce_op import Adasum, Average, Product, Sum
+from smddp_tf._src.job.reduce_op import Average, Product, Sum
 from smddp_tf._src.job.reduction import Reduction
 
 
@@ -103,10 +103,6 @@ class ReduceOptions:
     def is_idempotent(self) -> bool:
         """Whether reducing what was reduced already does not change it (but for rounding)."""
         return self.op not in (Sum, Product) and not hasattr(self.compression, "reduce")
-
-    def gathers(self) -> bool:
-        """Whether ranks gather what all have and combine it, instead of summing it."""
-        return self.op == Adasum or hasattr(self.compression, "reduce")
 
     def in_plan(self) -> str:
         """The options that the fingerprint of a plan has besides its buckets, as text."""

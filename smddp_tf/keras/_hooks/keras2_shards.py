@@ -209,7 +209,7 @@ def install(optimizer: Any, distribution: Any) -> None:
         distribution.options.process_set,
         is_elementwise(optimizer),
         # Passes that update nothing have gradients of all rows, which are zeros.
-        can_scatter(optimizer) and distribution.passes == 1,
+        lambda: can_scatter(optimizer) and distribution.passes == 1,
     )
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():

@@ -144,7 +144,9 @@ def install(optimizer: Any, distribution: Any) -> None:
     """Installs the hooks, and divides the state of an optimizer that has one already."""
     hook_h5(importlib.import_module("keras.src.legacy.saving.legacy_h5_format"))
     distribution.shards = Shards(
-        distribution.options.process_set, is_elementwise(optimizer), can_scatter(optimizer)
+        distribution.options.process_set,
+        is_elementwise(optimizer),
+        lambda: can_scatter(optimizer),
     )
     setattr(optimizer, ATTRIBUTE, distribution)
     for method, hook in _HOOKS.items():

@@ -15,7 +15,7 @@ from smddp_tf._src.types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import raw
 from smddp_tf.keras._whole_state import divided_slots
-from smddp_tf.keras.callbacks._base import optimizers_of, training_state
+from smddp_tf.keras.callbacks._base import optimizers_of, training_state, variables_of
 
 tf = tensorflow()
 
@@ -113,13 +113,16 @@ def _entries(model: Any) -> list[_Entry]:
 def _owners(model: Any, entries: list[_Entry], ranks: int) -> list[int]:
     """The rank that writes each entry that is not divided.
 
-    Moving statistics and generators are the first rank's, so that they belong together. All else is
-    the same on each rank.
+    Trained weights and optimizers' variables are the same on each rank. What else a model has, as
+    moving statistics, is the first rank's, so that it belongs together.
     """
-    weights = {id(raw(variable)) for variable in model.trainable_variables}
-    own = {id(raw(v)) for v in [*model.weights, *model.variables] if hasattr(v, "assign")} - weights
-    spread = [i for i, one in enumerate(entries) if id(raw(one.variable)) not in own]
-    spread = [i for i in spread if not entries[i].divided]
+    shared = [*model.trainable_variables]
+    for optimizer in optimizers_of(model):
+        shared += variables_of(optimizer, divided=True)
+    alike = {id(raw(variable)) for variable in shared}
+    spread = [
+        i for i, one in enumerate(entries) if not one.divided and id(raw(one.variable)) in alike
+    ]
     sizes = [
         plan.Matrix(1, entries[i].elements, raw(entries[i].variable).dtype.size) for i in spread
     ]
@@ -138,7 +141,7 @@ def pieces(model: Any, process_set: ProcessSet) -> list[parts.Piece]:
     return [
         parts.Piece(one.key, one.start, one.shape, _array(one))
         for one, owner in zip(entries, owners, strict=True)
-        if (one.divided or owner == rank) and (one.elements or owner == rank and not one.divided)
+        if (one.elements if one.divided else owner == rank)
     ]
 
 

@@ -45,7 +45,7 @@ class ShardedCheckpoint(Callback):
 
     All ranks must see the directory, as on a shared file system. Put the callback on all ranks,
     after BroadcastGlobalVariablesCallback. A save that is due while a rank still writes the one
-    before is left out, with a warning; the end of fit() makes up for the last one.
+    before is left out, with a warning. The end of fit() saves what came after the last save.
 
     Needs safetensors 0.8: ``pip install 'smddp_tf[checkpoints]'``.
 
@@ -91,7 +91,9 @@ class ShardedCheckpoint(Callback):
         self._keep = None if max_to_keep is None else whole_number("max_to_keep", max_to_keep, 1)
         self._writing: _Write | None = None
         self._last = 0  # the number of the last save
-        self._epoch, self._left_out, self._warned = 0, False, False
+        self._epoch: int | None = None  # how many have ended; None before the first begins
+        self._saved: int | None = None  # the epoch of the last save
+        self._warned = False
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         """Counts batches from 0.
@@ -101,7 +103,7 @@ class ShardedCheckpoint(Callback):
         """
         del logs
         self._every.begin()
-        self._left_out = False
+        self._epoch = self._saved = None
         if self.model.built:
             _checkpointed.require_supported(self.model)
 
@@ -114,7 +116,7 @@ class ShardedCheckpoint(Callback):
         """Saves if save_freq batches have passed."""
         del logs
         if self._every.after_batch(batch):
-            self.save(self.model, self._epoch)
+            self.save(self.model, self._epoch or 0)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         """Saves if save_freq is "epoch"."""
@@ -127,7 +129,7 @@ class ShardedCheckpoint(Callback):
         """Returns once the last checkpoint is whole."""
         del logs
         self.wait()
-        if self._left_out:
+        if self._epoch is not None and self._saved != self._epoch:
             self.save(self.model, self._epoch)
             self.wait()
 
@@ -147,8 +149,7 @@ class ShardedCheckpoint(Callback):
           ValueError: the ranks hold what no file could give to other ranks.
         """
         _checkpointed.require_supported(model)
-        self._left_out = self._is_writing()
-        if self._left_out:
+        if self._is_writing():
             if not self._warned:
                 warnings.warn(
                     f"a checkpoint is left out, since a rank still writes the one before to "
@@ -170,6 +171,7 @@ class ShardedCheckpoint(Callback):
 
         self._writing = _Write(write)
         self._writing.start()
+        self._saved = epoch
         return True
 
     def wait(self) -> None:
@@ -249,12 +251,17 @@ class ShardedCheckpoint(Callback):
         return parts.path_of(self.directory, self._last), run
 
     def _is_writing(self) -> bool:
-        """Whether a rank still writes."""
+        """Whether a rank still writes; after an error none does."""
         busy = self._writing is not None and self._writing.is_alive()
         problem = "" if self._writing is None or busy else self._writing.problem
         self._writing = self._writing if busy else None
-        everywhere = self._require_none(OSError, "could not write its part", problem, busy)
-        return any(everywhere)
+        try:
+            return any(self._require_none(OSError, "could not write its part", problem, busy))
+        except OSError:
+            if self._writing is not None:
+                self._writing.join()
+                self._writing = None
+            raise
 
     def _require_none(
         self, kind: type[Exception], what: str, problem: str, value: Any = None
