@@ -11,6 +11,7 @@ import pathlib
 
 from smddp_tf.compat import _install
 
+PACKAGE = pathlib.Path(__file__).parents[1] / "smddp_tf"
 QUERIES = (
     "init shutdown is_initialized size local_size cross_size rank local_rank cross_rank "
     "is_homogeneous mpi_threads_supported mpi_enabled mpi_built gloo_enabled gloo_built nccl_built "
@@ -167,6 +168,12 @@ TORCH_DIFFERENCES = {
     "SyncBatchNorm": "on the CPU too",
     "DistributedOptimizer": "returns the same object; step(closure) is refused",
 }
+TORCH_ELASTIC = "run State ObjectState TorchState ElasticSampler"
+TORCH_ELASTIC_DIFFERENCES = {
+    "run": "",
+    "TorchState": "keeps whatever has a state_dict(), schedulers too; the same objects as outside",
+    "ElasticSampler": "record_batch() records the batch of all ranks",
+}
 
 # What is different where a name works; the same in every module that has it, unless the module's
 # own name is in front.
@@ -232,9 +239,8 @@ def status_of(module, name: str, arguments: str) -> tuple:
 
 def _assigned(path: str, name: str):
     """What a file of the package assigns to a name, without its import."""
-    source = pathlib.Path(__file__).parents[1] / "smddp_tf" / path
     constants = {}
-    for node in ast.parse(source.read_text()).body:
+    for node in ast.parse((PACKAGE / path).read_text()).body:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             constants[node.targets[0].id] = node.value
     value = constants[name]
@@ -244,16 +250,34 @@ def _assigned(path: str, name: str):
     return dict(zip(map(ast.literal_eval, value.keys), map(ast.literal_eval, values), strict=True))
 
 
+def _imported(path: str) -> set:
+    """The names that a file imports."""
+    tree = ast.parse((PACKAGE / path).read_text())
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {alias.asname or alias.name for node in found for alias in node.names}
+
+
 def torch_rows() -> list:
     """The rows of horovod.torch."""
-    there = _assigned("torch/__init__.py", "__all__")
-    refused = _assigned("compat/horovod/torch/__init__.py", "REFUSED")
+    own = "compat/horovod/torch/__init__.py"
+    there = {*_assigned("torch/__init__.py", "__all__"), *_imported(own)}
+    refused = _assigned(own, "REFUSED")
     rows = []
     for name in sorted(TORCH.split(), key=str.lower):
         status = "works" if name in there else "refused" if name in refused else "missing"
         status = "partly" if name == "Adasum" else status
         remark = TORCH_DIFFERENCES.get(name, DIFFERENCES.get(name, ""))
         rows.append(f"| `{name}` | {status} | {refused.get(name, remark)} |")
+    return rows
+
+
+def torch_elastic_rows() -> list:
+    """The rows of horovod.torch.elastic."""
+    there = _assigned("torch/elastic/__init__.py", "__all__")
+    rows = []
+    for name in sorted(TORCH_ELASTIC.split(), key=str.lower):
+        remark = TORCH_ELASTIC_DIFFERENCES.get(name, DIFFERENCES.get(name, ""))
+        rows.append(f"| `{name}` | {'works' if name in there else 'missing'} | {remark} |")
     return rows
 
 
@@ -277,6 +301,8 @@ def page() -> str:
             lines.append(f"| `{name}` | {status} | {remark} |")
     lines += ["", "## horovod.torch", "", "| name | status | difference |", "|---|---|---|"]
     lines += torch_rows()
+    lines += ["", "## horovod.torch.elastic", "", "| name | status | difference |", "|---|---|---|"]
+    lines += torch_elastic_rows()
     lines += ["", "## Modules that are not provided", "", "| module | instead |", "|---|---|"]
     lines += [f"| `{name}` | {instead} |" for name, instead in _install.REFUSED.items()]
     return "\n".join(lines) + "\n"

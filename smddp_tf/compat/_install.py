@@ -12,14 +12,13 @@ _PASSES = "pass backward_passes_per_step to DistributedOptimizer"
 
 # Modules that are not provided, and what to use instead.
 REFUSED = {
-    "horovod.torch.elastic": "start the script with smddprun --max-restarts N",
     "horovod.mxnet": "this library is for TensorFlow",
     "horovod.spark": "launch the script with smddprun, or call horovod.run()",
     "horovod.ray": 'call horovod.run(..., launcher="ray")',
     "horovod.runner.launch": "launch the script with smddprun, or call horovod.run()",
     "horovod.run": "it is a function: horovod.run(), or smddp_tf.run()",
     "horovod.tensorflow.data": "use tf.data in each rank, or tf.data's own service",
-    "horovod.common.elastic": "its states are in horovod.tensorflow.elastic",
+    "horovod.common.elastic": "its names are in horovod.tensorflow.elastic and torch.elastic",
     "horovod.tensorflow.gradient_aggregation": _PASSES,
     "horovod.tensorflow.gradient_aggregation_eager": _PASSES,
     "horovod._keras": "its functions are those of horovod.tensorflow.keras",

@@ -43,7 +43,7 @@ from smddp_tf._src.job.job import init, shutdown
 from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
-from smddp_tf.torch import _backend, _environment
+from smddp_tf.torch import _backend, _environment, elastic
 from smddp_tf.torch._collectives import (
     allgather,
     allgather_async,
@@ -118,6 +118,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -31,6 +31,21 @@ def _check_world(rank: int, size: int) -> None:
         )
 
 
+def _refuse_elastic() -> None:
+    """Rejects a group of ranks that come and go, as its number of ranks cannot change.
+
+    Raises:
+      DistBackendError: the job is elastic.
+    """
+    if rendezvous.is_elastic():
+        raise DistBackendError(
+            "smddp: torch.distributed has as many ranks all the time, so it cannot be used in an "
+            "elastic job. Train with DistributedOptimizer and elastic.run of smddp_tf.torch; or "
+            "start the job without --min-np, --max-np and --host-discovery-script, perhaps with "
+            "--max-restarts"
+        )
+
+
 def _process_set(ranks: list[int]) -> int | None:
     """The core's number of these ranks; None if they were not added as a process set."""
     if len(ranks) == basics.size():
@@ -59,8 +74,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     if not ranks:  # the default group
+        _refuse_elastic()
         config.set_timeout(options.timeout.total_seconds())
-        if basics.is_initialized() and not rendezvous.is_elastic():
+        if basics.is_initialized():
             _check_world(rank, size)
             _leave_broken_job(options)
         if _store.starts_alone(os.environ, size):

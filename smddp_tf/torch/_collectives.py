@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import collections
 import io
-import itertools
 import math
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,14 +24,34 @@ from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._compression import Compression, NoneCompressor
 from smddp_tf.torch._steps import Collective, Steps, start
 
-_unnamed: dict[str, Any] = collections.defaultdict(lambda: itertools.count(1))
+_unnamed: collections.Counter[str] = collections.Counter()  # collectives, by function
+_counting = threading.Lock()
+
+
+def count_unnamed() -> dict[str, int]:
+    """How many collectives without a name there were, of each function."""
+    with _counting:
+        return dict(_unnamed)
+
+
+def count_unnamed_from(counts: dict[str, int]) -> None:
+    """Goes on from count_unnamed()'s result, as ranks do that have come since."""
+    with _counting:
+        _unnamed.clear()
+        _unnamed.update(counts)
+
+
+def _next_name(what: str) -> str:
+    with _counting:
+        _unnamed[what] += 1
+        return f"noname.{_unnamed[what]}"
 
 
 def begin(
     what: str, name: str | None, number: int, steps: Steps, wait: bool, tensors: Any = None
 ) -> Work:
     """Starts a collective on the process set with this number; by default named by its count."""
-    name = f"{what}.{name}" if name else f"{what}.noname.{next(_unnamed[what])}"
+    name = f"{what}.{name or _next_name(what)}"
     return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait, tensors)
 
 
@@ -486,7 +506,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     begin("barrier", None, check_process_set(process_set).id, steps(), wait=True)
 
 
-def _object_steps(value: Any, root: int, is_root: bool) -> Steps:
+def _object_steps(value: Any, root: int, is_root: bool, where: str | None) -> Steps:
     payload = io.BytesIO()
     if is_root:
         torch.save(value, payload)
@@ -494,7 +514,23 @@ def _object_steps(value: Any, root: int, is_root: bool) -> Steps:
     yield _requests.broadcast([length], root)
     data = torch.frombuffer(bytearray(payload.getvalue() or length.item()), dtype=torch.uint8)
     yield _requests.broadcast([data], root)
-    return value if is_root else torch.load(io.BytesIO(data.numpy()), weights_only=False)
+    if is_root:
+        return value
+    return torch.load(io.BytesIO(data.numpy()), map_location=where, weights_only=False)
+
+
+def send_object(
+    obj: Any,
+    root: int,
+    name: str | None,
+    process_set: ProcessSet = global_process_set,
+    where: str | None = None,
+) -> Any:
+    """broadcast_object(); where: the device of all tensors in what is returned."""
+    group = check_process_set(process_set)
+    is_root = group.ranks[group.rank] == root
+    steps = _object_steps(obj, root, is_root, where)
+    return begin("broadcast_object", name, group.id, steps, wait=True).result()
 
 
 def broadcast_object(
@@ -518,10 +554,7 @@ def broadcast_object(
       >>> hvd.broadcast_object({"epoch": 3}, root_rank=0)
       {'epoch': 3}
     """
-    group = check_process_set(process_set)
-    is_root = group.ranks[group.rank] == root_rank
-    steps = _object_steps(obj, root_rank, is_root)
-    return begin("broadcast_object", name, group.id, steps, wait=True).result()
+    return send_object(obj, root_rank, name, process_set)
 
 
 def allgather_object(

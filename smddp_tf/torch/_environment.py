@@ -9,7 +9,7 @@ import ctypes
 import os
 import socket
 
-from smddp_tf._src.job import basics, job, native
+from smddp_tf._src.job import basics, job, native, rendezvous
 from smddp_tf.errors import InitError
 from smddp_tf.launch import torch_variables
 
@@ -45,10 +45,15 @@ def _free_address() -> str:
 def agree_on_master() -> None:
     """Sets MASTER_ADDR and MASTER_PORT if the launcher has not. All ranks must call it.
 
+    Ranks of elastic jobs do not need them: torch.distributed cannot connect these.
+
     Raises:
       InitError: the ranks cannot be connected, or one of them died.
     """
     if "RANK" not in os.environ or all(name in os.environ for name in torch_variables.MASTER):
+        return
+    if rendezvous.is_elastic():
+        os.environ.update(zip(torch_variables.MASTER, ("127.0.0.1", "0"), strict=True))
         return
     job.init()
     text = ctypes.create_string_buffer(256)

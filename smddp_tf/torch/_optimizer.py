@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -54,6 +55,10 @@ def _check_names(named: list[tuple[str, torch.Tensor]], parameters: _Tensors) ->
         )
 
 
+_made = 0
+_reducers: weakref.WeakSet[_Reducer] = weakref.WeakSet()  # those that live
+
+
 class _Reducer:
     """Starts a bucket's reduction when all its gradients are there."""
 
@@ -62,10 +67,22 @@ class _Reducer:
         self._sparse: dict[torch.Tensor, int] = {}  # dims that are sparse, where gradients were
         self.buckets = _buckets(parameters, config.load().bucket_bytes)
         self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
+        self._parameters = parameters
         self._handles: dict[int, list[Any]] = {}
+        self._waits = False  # for the handles of a step
         self._begin_step()
+        _reducers.add(self)
         for one in parameters:
             one.register_post_accumulate_grad_hook(self._ready)
+
+    def begin_again(self) -> None:
+        """Drops the gradients of a step that is under way: its reductions have failed."""
+        begun = any(left != self._passes for left in self._left.values())
+        if begun or self._handles or self._waits:
+            for one in self._parameters:
+                one.grad = None
+        self._handles, self._waits = {}, False
+        self._begin_step()
 
     def _begin_step(self) -> None:
         self._left = dict.fromkeys(self._bucket, self._passes)  # passes, of each parameter
@@ -120,13 +137,25 @@ class _Reducer:
                 self._start(number)
         handles, self._handles = self._handles, {}
         self._begin_step()
+        self._waits = True
         for handle, one in itertools.chain.from_iterable(handles.values()):
             handle.wait()
             if one is not None:
                 one.grad = handle()
+        self._waits = False
 
 
-_made = 0
+def count() -> int:
+    """How many optimizers were made; each is known by its number."""
+    return _made
+
+
+def begin_again(count: int) -> None:
+    """After a failure: gradients of this step are dropped, and optimizers counted from there."""
+    global _made
+    _made = count
+    for one in _reducers:
+        one.begin_again()
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -176,7 +205,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     global _made
     del num_groups, groups
-    group = check_process_set(process_set)
+    check_process_set(process_set)
     op = _collectives.resolve_op(None, op)
     if op not in (Average, Sum):
         raise ValueError(f"op={op}: gradients are reduced by Average or Sum")
@@ -188,12 +217,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         raise ValueError("this optimizer is a DistributedOptimizer already")
     parameters = [one for part in optimizer.param_groups for one in part["params"]]
     _check_names(list(named_parameters or ()), parameters)
-    before, after, kind = 1.0, 1.0, op
-    if gradient_predivide_factor != 1.0:
-        before = 1 / gradient_predivide_factor
-        after, kind = gradient_predivide_factor / group.size, Sum
+    factor = gradient_predivide_factor
 
     def reduce(gradients: Any, name: str) -> Any:
+        group = check_process_set(process_set)  # whose ranks may have changed
+        before, after, kind = 1.0, 1.0, op
+        if factor != 1.0:
+            before, after, kind = 1 / factor, factor / group.size, Sum
         if isinstance(gradients, torch.Tensor):
             return reduced_gradient(gradients, kind, before, after, name, group)
         steps = _collectives.reduced(gradients, compression, kind, before, after)

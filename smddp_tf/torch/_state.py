@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from smddp_tf._src.job import basics
-from smddp_tf.torch._collectives import broadcast_object, send_all
+from smddp_tf.torch._collectives import send_all, send_object
 
 
 def broadcast_parameters(
@@ -57,6 +57,7 @@ def broadcast_optimizer_state(
       >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     del model
-    state = broadcast_object(optimizer.state_dict(), root_rank, "optimizer_state")
+    # By way of host memory: the GPU that the root calls cuda:0 may not be this rank's.
+    state = send_object(optimizer.state_dict(), root_rank, "optimizer_state", where="cpu")
     if basics.rank() != root_rank:
         optimizer.load_state_dict(state)

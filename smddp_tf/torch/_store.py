@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.distributed import DistBackendError
 
-from smddp_tf._src.job import job, rendezvous
+from smddp_tf._src.job import job
 from smddp_tf.launch import torch_variables
 from smddp_tf.torch import _environment
 
@@ -26,7 +26,7 @@ _jobs = itertools.count(1)  # each has keys of its own
 
 def starts_alone(environment: Mapping[str, str], size: int) -> bool:
     """Whether the processes of this world of torch's have no launcher of MPI."""
-    if size == 1 or rendezvous.is_elastic():
+    if size == 1:
         return False
     by_torchrun = "TORCHELASTIC_RUN_ID" in environment  # perhaps itself in a task of Slurm
     others = {name: value for name, value in environment.items() if name != "RANK"}

@@ -37,13 +37,14 @@ def examples():
     import importlib
     import pkgutil
 
+    import torch
+
     import smddp_tf.torch
 
-    tried = 0
-    for found in [smddp_tf.torch.__name__] + [
-        f"smddp_tf.torch.{one.name}" for one in pkgutil.iter_modules(smddp_tf.torch.__path__)
-    ]:
-        result = doctest.testmod(importlib.import_module(found), extraglobs={"hvd": smddp_tf.torch})
+    names, tried = {"hvd": smddp_tf.torch, "torch": torch}, 0
+    below = pkgutil.walk_packages(smddp_tf.torch.__path__, "smddp_tf.torch.")
+    for found in ["smddp_tf.torch", *(one.name for one in below)]:
+        result = doctest.testmod(importlib.import_module(found), extraglobs=names)
         assert result.failed == 0
         tried += result.attempted
     report(tried=tried)

@@ -65,6 +65,9 @@ def test_refused_names(tmp_path):
     script.write_text(
         "import horovod.torch as hvd\n"
         "from horovod.torch.compression import FP16Compressor\n"
+        "from horovod.torch.elastic import TorchState\n"
+        "from horovod.torch.elastic.sampler import ElasticSampler\n"
+        "from horovod.torch.elastic.state import TorchState\n"
         "from horovod.torch.mpi_ops import poll, synchronize\n"
         "from horovod.torch.functions import broadcast_object\n"
         "for name, instead in hvd.REFUSED.items():\n"
@@ -74,11 +77,29 @@ def test_refused_names(tmp_path):
         "        assert instead in str(error), error\n"
         "    else:\n"
         "        raise SystemExit(name)\n"
-        "try:\n"
-        "    import horovod.torch.elastic\n"
-        "except ModuleNotFoundError as error:\n"
-        "    print(error, len(hvd.REFUSED))\n"
+        "print(*hvd.REFUSED)\n"
+        "import horovod.torch.nothing\n"
     )
     command = [sys.executable, "-m", "smddp_tf.compat", script]
     code, output, _ = launcher.run_command(command, timeout=100)
-    assert code == 0 and "smddprun --max-restarts N 3" in output, output[-3000:]
+    assert code == 1 and "join\n" in output, output[-3000:]
+    assert "horovod.torch.nothing is not provided by smddp_tf.compat" in output
+
+
+def test_run(tmp_path):
+    """horovod.torch.run() starts ranks, where TensorFlow is not loaded."""
+    torch_job.need_torch()
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import horovod.torch as hvd\n"
+        "def train(more):\n"
+        "    import sys, torch\n"
+        "    hvd.init()\n"
+        "    assert 'tensorflow' not in sys.modules\n"
+        "    return hvd.allreduce(torch.tensor(more + hvd.rank()), op=hvd.Sum).item()\n"
+        "if __name__ == '__main__':\n"
+        "    print(hvd.run(train, args=(1,), np=2))\n"
+    )
+    command = [sys.executable, "-m", "smddp_tf.compat", script]
+    code, output, _ = launcher.run_command(command, timeout=100)
+    assert code == 0 and "[3, 3]" in output, output[-3000:]

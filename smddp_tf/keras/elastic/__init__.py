@@ -12,14 +12,14 @@ Examples:
   1
 """
 
+from smddp_tf._src.elastic.run import run
+from smddp_tf._src.elastic.samples import Samples
 from smddp_tf.keras.elastic._callbacks import (
     CommitStateCallback,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
     UpdateSamplesStateCallback,
 )
-from smddp_tf.keras.elastic._run import run
-from smddp_tf.keras.elastic._samples import Samples
 from smddp_tf.keras.elastic._state import (
     KerasState,
     ObjectState,

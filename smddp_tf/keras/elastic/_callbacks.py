@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from smddp_tf._src.elastic.samples import Samples
 from smddp_tf.keras.callbacks._base import Callback
-from smddp_tf.keras.elastic._samples import Samples
 from smddp_tf.keras.elastic._state import State
 
 

@@ -3,6 +3,7 @@
 import smddp_tf.torch
 from smddp_tf.compat._install import refuse_names
 from smddp_tf.compat.horovod.common.util import check_extension, split_list
+from smddp_tf.compat.horovod.runner import run
 from smddp_tf.compat.horovod.torch import (
     compression,
     functions,
@@ -16,8 +17,6 @@ __version__ = "0.28.1"
 
 REFUSED = {
     "join": "DistributedDataParallel(model).join(), on the backend smddp",
-    "elastic": "start the script with smddprun --max-restarts N",
-    "run": "launch the script with smddprun -np N",
 }
 
 __all__ = list(smddp_tf.torch.__all__)

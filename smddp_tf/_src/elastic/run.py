@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from smddp_tf._src.collectives.barrier import barrier
-from smddp_tf._src.collectives.objects import allgather_object, broadcast_object
+from smddp_tf._src.elastic.state import State
 from smddp_tf._src.job import basics, rendezvous
 from smddp_tf._src.job.adding_sets import (
     count_sets,
@@ -18,7 +17,6 @@ from smddp_tf._src.job.adding_sets import (
 )
 from smddp_tf._src.job.job import is_waiting, reconnect
 from smddp_tf.errors import HostsUpdatedInterrupt
-from smddp_tf.keras.elastic._state import State
 
 
 def _resume(state: State) -> bool:
@@ -28,7 +26,7 @@ def _resume(state: State) -> bool:
         resumed = state.resume()
     except ValueError as error:
         problem = str(error)
-    resumed, problem = broadcast_object((resumed, problem), 0, name="elastic resume")
+    resumed, problem = state._ranks.broadcast_object((resumed, problem), 0, "elastic resume")
     if problem is not None:
         raise ValueError(problem)
     return resumed
@@ -51,7 +49,7 @@ def _take_up(state: State) -> None:
     Newcomers call it together with the ranks that were there.
     """
     own = state.commits, sets_table()
-    commits, tables = zip(*allgather_object(own, name="elastic commits"), strict=True)
+    commits, tables = zip(*state._ranks.allgather_object(own, "elastic commits"), strict=True)
     if rendezvous.is_elastic():
         make_sets_again(tables)
     resumed = not any(commits) and _resume(state)
@@ -71,7 +69,7 @@ def _go_on(failure: Exception, prepare: Callable[[], None], again: bool = False)
 
 def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
     """Calls func until it returns, each time with the ranks that are there."""
-    counters, sets = len(state.counters), count_sets()
+    counters, sets, count = len(state.counters), count_sets(), state._ranks.count()
     failed_at = -1  # how many commits there were at the last failure
 
     def go_back() -> None:
@@ -82,15 +80,16 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
         reconnect()
     while True:
         try:
+            state._ranks.count_from(count)
             _take_up(state)
             result = func(state, *args, **kwargs)
             if basics.is_initialized():
-                barrier()  # a rank that fails at the very end still finds the commit
+                state._ranks.barrier()  # a rank that fails at the very end still finds the commit
         except HostsUpdatedInterrupt as interrupt:
             forget_sets_from(sets)  # those that func adds anew
             _go_on(interrupt, state.on_reset)
         except Exception as failure:
-            # TensorFlow's exceptions are of many classes, so the job is asked, not they.
+            # The frameworks' exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
                 raise
             forget_sets_from(sets)
@@ -117,7 +116,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     When the function has returned on all ranks, the commit is removed.
 
     Args:
-      func: a function whose first argument is a state, of KerasState, say. It has to go on from
+      func: a function whose first argument is a state, such as KerasState. It has to go on from
         what the state says, and to take everything else that depends on the ranks from hvd.rank()
         and hvd.size() when it is called.
 
@@ -135,7 +134,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(state, State):
             raise TypeError(
                 f"{func.__name__}() got {type(state).__name__} first; what is decorated by "
-                "elastic.run takes a state first, such as hvd.elastic.TensorFlowKerasState"
+                "elastic.run takes a state first, such as hvd.elastic.ObjectState"
             )
         _warn_if_forgotten(state)
         result = _train(func, state, args, kwargs)

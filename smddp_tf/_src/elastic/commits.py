@@ -10,16 +10,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from smddp_tf._src.collectives.objects import pickled
 from smddp_tf._src.job import config
+from smddp_tf._src.pickles import pickled
 
 
 @dataclasses.dataclass(frozen=True)
 class Commit:
-    """What a state was: its objects, and its variables' names and values.
-
-    Values to be written are tensors, those that were read arrays.
-    """
+    """What a state was: its objects, and the names and values of its variables."""
 
     names: list[str]
     values: Iterable[Any]
@@ -68,7 +65,7 @@ class Commits:
         with open(new, "wb") as file:
             file.write(head)
             for value in values:  # one after the other, for memory
-                pickle.dump(value.numpy(), file, protocol=5)
+                pickle.dump(value, file, protocol=5)
         new.replace(self._path)
 
     def read(self) -> Commit | None:

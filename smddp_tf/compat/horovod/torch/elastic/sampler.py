@@ -1,0 +1,3 @@
+"""horovod.torch.elastic.sampler."""
+
+from smddp_tf.torch.elastic import ElasticSampler

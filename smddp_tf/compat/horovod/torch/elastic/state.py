@@ -1,0 +1,3 @@
+"""horovod.torch.elastic.state."""
+
+from smddp_tf.torch.elastic import ObjectState, TorchState
