@@ -15,9 +15,14 @@ from typing import Any
 import torch
 from torch.distributed import Work
 
-from smddp_tf._src.job.basics import rank
+from smddp_tf._src.job.basics import is_expecting, rank
 from smddp_tf._src.job.enums import Matching
-from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.process_sets import (
+    ProcessGroup,
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+)
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
 from smddp_tf.torch import _checks, _dtypes, _requests
 from smddp_tf.torch._checks import BadInputError
@@ -372,10 +377,24 @@ def _sent(tensors: list[Any], root: int) -> Steps:
     return tensors
 
 
+def _sender(root: int, group: ProcessGroup) -> int:
+    """The rank that sends; of a process that an elastic job has not let in yet, itself.
+
+    Raises:
+      ValueError: the root is not in the process set.
+    """
+    if is_expecting():
+        return group.ranks[group.rank]
+    if root not in group.ranks:
+        raise ValueError(f"root_rank={root} is not among the ranks {list(group.ranks)}")
+    return root
+
+
 def send_all(tensors: list[Any], root: int, what: str) -> None:
     """Sends tensors of the job's rank `root` to all, in place."""
+    group = check_process_set(global_process_set)
     copies = [one if one.is_contiguous() else copy(one) for one in tensors]
-    begin(what, None, check_process_set(global_process_set).id, _sent(copies, root), wait=True)
+    begin(what, None, group.id, _sent(copies, _sender(root, group)), wait=True)
     with torch.no_grad():
         for tensor, sent in zip(tensors, copies, strict=True):
             if sent is not tensor:
@@ -408,9 +427,7 @@ def broadcast_async_(
       [1.0, 1.0, 1.0]
     """
     group = check_process_set(process_set)
-    if root_rank not in group.ranks:
-        raise ValueError(f"root_rank={root_rank} is not among the ranks {list(group.ranks)}")
-    steps = _first(_sent([tensor], root_rank))
+    steps = _first(_sent([tensor], _sender(root_rank, group)))
     return begin("broadcast", name, group.id, steps, wait=False, tensors=tensor)
 
 
@@ -528,6 +545,7 @@ def send_object(
 ) -> Any:
     """broadcast_object(); where: the device of all tensors in what is returned."""
     group = check_process_set(process_set)
+    root = _sender(root, group)
     is_root = group.ranks[group.rank] == root
     steps = _object_steps(obj, root, is_root, where)
     return begin("broadcast_object", name, group.id, steps, wait=True).result()

@@ -87,7 +87,9 @@ def main():
         torch.nn.init.zeros_(model[0].weight)
     optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, gamma=0.5)
-    hvd.allreduce(torch.ones(1))  # without a name: a newcomer counts it too
+    hvd.allreduce(torch.ones(1))  # without a name: a newcomer, who is alone here, counts it too
+    hvd.broadcast_parameters(torch.nn.Linear(1, 1).state_dict(), root_rank=1)
+    assert hvd.broadcast_object(slot, root_rank=1) is not None
     samples = hvd.elastic.Samples(COUNT, BATCH)
     state = hvd.elastic.TorchState(model, optimizer, schedule=schedule, samples=samples, step=0)
     state.register_reset_callbacks([lambda: resets.append(hvd.size())])
