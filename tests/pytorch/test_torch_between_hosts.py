@@ -1,6 +1,9 @@
-"""Ranks on hosts that are made of namespaces: the collectives, DDP, and Lightning's guide."""
+"""Ranks on hosts that are made of namespaces: collectives, DDP, Lightning's guide, elastic jobs."""
 
+import json
 import sys
+import threading
+import time
 
 import pytest
 import test_torch_lightning
@@ -51,3 +54,26 @@ def test_lightning():
         words = [sys.executable, str(test_torch_lightning.SCRIPT)]
         output = hosts.smddprun([1, 1], words, timeout=180, env=ENV, options=["--alias"])
     test_torch_lightning.check(output, local_ranks=[0, 0])
+
+
+@pytest.mark.parametrize("how", ["lose", "cut"])
+def test_an_elastic_job(tmp_path, how):
+    """A host ends, or its cable is cut; the others end with the weights of one process."""
+    script = ROOT / "tests" / "scripts" / "torch_elastic.py"
+    words = [sys.executable, script, tmp_path, "2#7", "4+7"]  # all wait before step 7
+    with Hosts(3) as hosts:
+
+        def fault():
+            deadline = time.monotonic() + 120
+            while not (tmp_path / "2#7").exists() and time.monotonic() < deadline:
+                time.sleep(0.05)
+            getattr(hosts, how)(2)
+
+        waiting = threading.Thread(target=fault)
+        waiting.start()
+        options = ["--min-np", "1"]
+        output = hosts.smddprun([1, 1, 1], words, timeout=180, env=ENV, options=options)
+        waiting.join()
+    found = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert sorted(one["slot"] for one in found) == [0, 1], output
+    assert all(one["sizes"] == [3, 2] and one["error"] < 1e-14 for one in found), (found, output)

@@ -4,8 +4,9 @@
 
 In slot 1 the process ends itself with SIGKILL before step 7; with 1:7 it does so while the others
 are in the backward pass of that step. With 1-7 it gets SIGTERM, and the ranks wait until it has
-left. 3+9: they wait before step 9 until there are three of them. Each happens once. Each rank that
-ends well leaves a line of JSON in FOLDER/results, which compares its weights with one process's.
+left. 3+9: they wait before step 9 until there are three of them. 1#9 leaves a file of that name in
+FOLDER before they wait. Each happens once. Each rank that ends well leaves a line of JSON in
+FOLDER/results, which compares its weights with one process's.
 
 Jobs that are not elastic have ranks in place of slots.
 """
@@ -68,12 +69,14 @@ def perhaps(word, number):
         (folder / event).touch()
         if word == ":":
             time.sleep(0.5)  # the others have sent the gradients of the last layer
-        os.kill(os.getpid(), signal.SIGTERM if word == "-" else signal.SIGKILL)
+        if word != "#":
+            os.kill(os.getpid(), signal.SIGTERM if word == "-" else signal.SIGKILL)
 
 
 def await_others(state):
     """Before a step whose samples were not handed out yet."""
     perhaps("-", state.step)
+    perhaps("#", state.step)
     size, end = hvd.size(), time.monotonic() + 100
     leaves = any(f"{one}-{state.step}" in plan for one in range(4)) and size == 3
     while (leaves or f"{size + 1}+{state.step}" in plan) and time.monotonic() < end:
