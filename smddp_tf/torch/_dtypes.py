@@ -45,32 +45,33 @@ _OPS = {
     TorchOp.PRODUCT: ReduceOp.Product,
 }
 
+# What travels as another dtype: (that dtype, its operation). Of a sum or product of int32 the last
+# 16 bits are those of int16, which wraps around; bools are bytes of 0 and 1.
+_CARRIED: dict[torch.dtype, dict[Any, tuple[torch.dtype, ReduceOp]]] = {
+    torch.int16: {
+        TorchOp.SUM: (torch.int32, ReduceOp.Sum),
+        TorchOp.MIN: (torch.int32, ReduceOp.Min),
+        TorchOp.MAX: (torch.int32, ReduceOp.Max),
+        TorchOp.PRODUCT: (torch.int32, ReduceOp.Product),
+    },
+    torch.bool: {
+        TorchOp.SUM: (torch.uint8, ReduceOp.Max),
+        TorchOp.MAX: (torch.uint8, ReduceOp.Max),
+        TorchOp.BOR: (torch.uint8, ReduceOp.Max),
+        TorchOp.MIN: (torch.uint8, ReduceOp.Min),
+        TorchOp.PRODUCT: (torch.uint8, ReduceOp.Min),
+        TorchOp.BAND: (torch.uint8, ReduceOp.Min),
+        TorchOp.BXOR: (torch.uint8, ReduceOp.Sum),  # its last bit
+    },
+}
+
 # What each rank computes itself, from the values of all.
 _BITWISE = {
     TorchOp.BAND: torch.bitwise_and,
     TorchOp.BOR: torch.bitwise_or,
     TorchOp.BXOR: torch.bitwise_xor,
 }
-_INT16 = {
-    TorchOp.SUM: torch.add,
-    TorchOp.MIN: torch.minimum,
-    TorchOp.MAX: torch.maximum,
-    TorchOp.PRODUCT: torch.mul,
-}
-_BOOL = {
-    TorchOp.SUM: torch.logical_or,
-    TorchOp.MAX: torch.logical_or,
-    TorchOp.MIN: torch.logical_and,
-    TorchOp.PRODUCT: torch.logical_and,
-}
-_FOLDS: dict[torch.dtype, dict[Any, Callable[..., Any]]] = {
-    torch.int16: _INT16 | _BITWISE,
-    torch.bool: _BOOL | _BITWISE,
-    torch.uint8: _BITWISE,
-    torch.int8: _BITWISE,
-    torch.int32: _BITWISE,
-    torch.int64: _BITWISE,
-}
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def kind_of(op: Any) -> Any:
@@ -86,9 +87,14 @@ def core_op(op: Any) -> tuple[ReduceOp, float] | None:
     return None if found is None else (found, 1.0)
 
 
+def carrier_of(op: Any, dtype: torch.dtype) -> tuple[torch.dtype, ReduceOp] | None:
+    """The dtype and the operation by which the core reduces values of this one; None: by none."""
+    return _CARRIED.get(dtype, {}).get(kind_of(op))
+
+
 def fold_of(op: Any, dtype: torch.dtype) -> Callable[..., Any] | None:
     """What combines the values of two ranks, where the core does not; None if nothing does."""
-    return _FOLDS.get(dtype, {}).get(kind_of(op))
+    return _BITWISE.get(kind_of(op)) if dtype in _INTEGERS else None
 
 
 def op_name(op: Any) -> str:

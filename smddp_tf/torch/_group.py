@@ -16,6 +16,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
 from torch.distributed.constants import default_pg_timeout
 
+from smddp_tf._src.job.reduce_op import ReduceOp as CoreOp
 from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _sparse, _steps
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._point_to_point import PointToPoint
@@ -51,6 +52,22 @@ def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
     """A tensor that is read, or a copy if it may lie where others are written."""
     same = read.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
     return read.clone() if same else read.contiguous()
+
+
+def _carried(tensors: list[Any], carrier: torch.dtype, op: Any, words: str) -> Steps:
+    """Reduces tensors in place that travel as another dtype."""
+    own = tensors[0].dtype
+    values = [tensor.detach() for tensor in tensors]
+    if own is torch.bool:
+        moved = [value.view(carrier) for value in values]
+    else:
+        moved = [value.to(carrier) for value in values]
+    yield _requests.allreduce(moved, op, 1.0, f"of {own} {words}".strip())
+    for value, result in zip(values, moved, strict=True):
+        if own is not torch.bool:
+            value.copy_(result)
+        elif op is CoreOp.Sum:
+            result.bitwise_and_(1)
 
 
 class SmddpProcessGroup(ProcessGroup):
@@ -178,9 +195,13 @@ class SmddpProcessGroup(ProcessGroup):
             tensors = [torch.view_as_real(tensor.detach()) for tensor in tensors]
         dtype = tensors[0].dtype
         known = _dtypes.core_op(op)
+        words = order if what == "all_reduce" else f"{what} {order}".strip()
         if known is not None and dtype in _dtypes.REDUCIBLE:
-            words = order if what == "all_reduce" else f"{what} {order}".strip()
             yield _requests.allreduce(tensors, *known, words)
+            return
+        carrier = _dtypes.carrier_of(op, dtype)
+        if carrier is not None:
+            yield from _carried(tensors, *carrier, words)
             return
         fold = _dtypes.fold_of(op, dtype)
         if fold is None:

@@ -1,6 +1,7 @@
 """Collectives on every rank. What a rank gives differs from the others', and sums exactly."""
 
 import datetime
+import functools
 import os
 
 import torch
@@ -63,11 +64,28 @@ def reductions():
         tensor = bits.clone()
         dist.all_reduce(tensor, kind)
         assert tensor.tolist()[::2] == [value, value], kind
-    some = torch.tensor([rank == 0, True, False])
-    dist.all_reduce(some)
-    assert some.tolist() == [True, True, False]
-    dist.all_reduce(some, op.MIN)
-    assert some.tolist() == [True, True, False]
+    for kind in (op.SUM, op.MAX, op.BOR, op.MIN, op.PRODUCT, op.BAND, op.BXOR):
+        some = torch.tensor([rank == 0, True, False, rank != 0])
+        dist.all_reduce(some, kind)
+        if kind in (op.SUM, op.MAX, op.BOR):
+            expected_bools = [True, True, False, size > 1]
+        elif kind == op.BXOR:
+            expected_bools = [True, size % 2 == 1, False, size % 2 == 0]
+        else:
+            expected_bools = [size == 1, True, False, False]
+        assert some.tolist() == expected_bools, kind
+        assert some.view(torch.uint8).max() <= 1, kind
+    short = torch.tensor([30000, -30000, 300, rank - 5], dtype=torch.int16)
+    for kind in (op.SUM, op.PRODUCT, op.MIN, op.MAX):
+        tensor, whole = short.clone(), [torch.zeros_like(short) for _ in range(size)]
+        dist.all_reduce(tensor, kind)
+        dist.all_gather(whole, short)
+        combine = {op.SUM: torch.add, op.PRODUCT: torch.mul, op.MIN: torch.minimum}
+        wrapped = functools.reduce(combine.get(kind, torch.maximum), whole)
+        assert torch.equal(tensor, wrapped), kind
+    part = torch.zeros(2, dtype=torch.bool)
+    dist.reduce_scatter_tensor(part, torch.arange(2 * size) == 2 * rank)
+    assert part.tolist() == [True, False]
     wave = torch.complex(_own(3), -_own(3))
     dist.all_reduce(wave)
     assert torch.equal(wave, torch.full((3,), complex(SUM, -SUM)))

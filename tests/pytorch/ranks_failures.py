@@ -71,6 +71,16 @@ def disagree():
             "op=Sum]",
             "channels_last",
         ),
+        "carried": (  # int16 travels as int32, and bool as uint8
+            lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32 if odd else torch.int16)),
+            "of torch.int16",
+        ),
+        "bytes": (
+            lambda: dist.all_reduce(
+                torch.ones(3, dtype=torch.bool if odd else torch.uint8), dist.ReduceOp.MAX
+            ),
+            "of torch.bool",
+        ),
         "splits": (
             lambda: dist.all_to_all_single(
                 torch.empty(size + odd), torch.ones(size), [1 + odd] + (size - 1) * [1]
