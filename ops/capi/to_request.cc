@@ -85,7 +85,7 @@ Status CheckReduction(const smddp_request& in, const DTypeInfo& dtype) {
   if (dtype.accum_size == 0) {
     return Refuse(std::string("reducing ") + dtype.name +
                   " is not supported; it takes float16, bfloat16, float32, float64, uint8, int8, "
-                  "int32 and int64");
+                  "int16, int32 and int64");
   }
   return {};
 }

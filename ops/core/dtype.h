@@ -33,7 +33,7 @@ struct DTypeInfo {
 inline constexpr DTypeInfo kDTypes[] = {
     {DType::kFloat32, "float32", 4, 4},   {DType::kFloat64, "float64", 8, 8},
     {DType::kInt32, "int32", 4, 8},       {DType::kUint8, "uint8", 1, 4},
-    {DType::kInt16, "int16", 2, 0},       {DType::kInt8, "int8", 1, 4},
+    {DType::kInt16, "int16", 2, 4},       {DType::kInt8, "int8", 1, 4},
     {DType::kInt64, "int64", 8, 8},       {DType::kBool, "bool", 1, 0},
     {DType::kBfloat16, "bfloat16", 2, 4}, {DType::kUint16, "uint16", 2, 0},
     {DType::kFloat16, "float16", 2, 4},

@@ -34,6 +34,7 @@ REDUCIBLE = (
     torch.float64,
     torch.uint8,
     torch.int8,
+    torch.int16,
     torch.int32,
     torch.int64,
 )
@@ -45,24 +46,15 @@ _OPS = {
     TorchOp.PRODUCT: ReduceOp.Product,
 }
 
-# What travels as another dtype: (that dtype, its operation). Of a sum or product of int32 the last
-# 16 bits are those of int16, which wraps around; bools are bytes of 0 and 1.
-_CARRIED: dict[torch.dtype, dict[Any, tuple[torch.dtype, ReduceOp]]] = {
-    torch.int16: {
-        TorchOp.SUM: (torch.int32, ReduceOp.Sum),
-        TorchOp.MIN: (torch.int32, ReduceOp.Min),
-        TorchOp.MAX: (torch.int32, ReduceOp.Max),
-        TorchOp.PRODUCT: (torch.int32, ReduceOp.Product),
-    },
-    torch.bool: {
-        TorchOp.SUM: (torch.uint8, ReduceOp.Max),
-        TorchOp.MAX: (torch.uint8, ReduceOp.Max),
-        TorchOp.BOR: (torch.uint8, ReduceOp.Max),
-        TorchOp.MIN: (torch.uint8, ReduceOp.Min),
-        TorchOp.PRODUCT: (torch.uint8, ReduceOp.Min),
-        TorchOp.BAND: (torch.uint8, ReduceOp.Min),
-        TorchOp.BXOR: (torch.uint8, ReduceOp.Sum),  # its last bit
-    },
+# How the core reduces bools, as bytes of 0 and 1.
+_OF_BOOLS = {
+    TorchOp.SUM: ReduceOp.Max,
+    TorchOp.MAX: ReduceOp.Max,
+    TorchOp.BOR: ReduceOp.Max,
+    TorchOp.MIN: ReduceOp.Min,
+    TorchOp.PRODUCT: ReduceOp.Min,
+    TorchOp.BAND: ReduceOp.Min,
+    TorchOp.BXOR: ReduceOp.Sum,  # its last bit
 }
 
 # What each rank computes itself, from the values of all.
@@ -87,9 +79,9 @@ def core_op(op: Any) -> tuple[ReduceOp, float] | None:
     return None if found is None else (found, 1.0)
 
 
-def carrier_of(op: Any, dtype: torch.dtype) -> tuple[torch.dtype, ReduceOp] | None:
-    """The dtype and the operation by which the core reduces values of this one; None: by none."""
-    return _CARRIED.get(dtype, {}).get(kind_of(op))
+def op_of_bools(op: Any) -> ReduceOp | None:
+    """The core's operation on bools as bytes; None if there is none."""
+    return _OF_BOOLS.get(kind_of(op))
 
 
 def fold_of(op: Any, dtype: torch.dtype) -> Callable[..., Any] | None:

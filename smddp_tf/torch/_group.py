@@ -54,20 +54,13 @@ def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
     return read.clone() if same else read.contiguous()
 
 
-def _carried(tensors: list[Any], carrier: torch.dtype, op: Any, words: str) -> Steps:
-    """Reduces tensors in place that travel as another dtype."""
-    own = tensors[0].dtype
-    values = [tensor.detach() for tensor in tensors]
-    if own is torch.bool:
-        moved = [value.view(carrier) for value in values]
-    else:
-        moved = [value.to(carrier) for value in values]
-    yield _requests.allreduce(moved, op, 1.0, f"of {own} {words}".strip())
-    for value, result in zip(values, moved, strict=True):
-        if own is not torch.bool:
-            value.copy_(result)
-        elif op is CoreOp.Sum:
-            result.bitwise_and_(1)
+def _reduce_bools(tensors: list[Any], op: Any, words: str) -> Steps:
+    """Reduces bools in place, as bytes."""
+    values = [tensor.detach().view(torch.uint8) for tensor in tensors]
+    yield _requests.allreduce(values, op, 1.0, f"of torch.bool {words}".strip())
+    if op is CoreOp.Sum:
+        for value in values:
+            value.bitwise_and_(1)
 
 
 class SmddpProcessGroup(ProcessGroup):
@@ -199,9 +192,9 @@ class SmddpProcessGroup(ProcessGroup):
         if known is not None and dtype in _dtypes.REDUCIBLE:
             yield _requests.allreduce(tensors, *known, words)
             return
-        carrier = _dtypes.carrier_of(op, dtype)
-        if carrier is not None:
-            yield from _carried(tensors, *carrier, words)
+        of_bools = _dtypes.op_of_bools(op) if dtype is torch.bool else None
+        if of_bools is not None:
+            yield from _reduce_bools(tensors, of_bools, words)
             return
         fold = _dtypes.fold_of(op, dtype)
         if fold is None:

@@ -34,6 +34,10 @@ struct TypeOf<uint8_t> {
   static constexpr smddp::DType value = smddp::DType::kUint8;
 };
 template <>
+struct TypeOf<int16_t> {
+  static constexpr smddp::DType value = smddp::DType::kInt16;
+};
+template <>
 struct TypeOf<int8_t> {
   static constexpr smddp::DType value = smddp::DType::kInt8;
 };

@@ -127,7 +127,7 @@ TEST(TheBestIsaIsChosen) {
 TEST(EveryIsaReducesAlike) {
   std::mt19937 random(1);
   for (DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16,
-                      DType::kInt32, DType::kInt64, DType::kUint8, DType::kInt8}) {
+                      DType::kInt16, DType::kInt32, DType::kInt64, DType::kUint8, DType::kInt8}) {
     for (Combine combine : {Combine::kSum, Combine::kMin, Combine::kMax, Combine::kProduct}) {
       for (size_t count : {1, 7, 8, 40, 1029}) {
         for (int n : {1, 2, 3}) {

@@ -71,11 +71,7 @@ def disagree():
             "op=Sum]",
             "channels_last",
         ),
-        "carried": (  # int16 travels as int32, and bool as uint8
-            lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32 if odd else torch.int16)),
-            "of torch.int16",
-        ),
-        "bytes": (
+        "bytes": (  # bools travel as uint8
             lambda: dist.all_reduce(
                 torch.ones(3, dtype=torch.bool if odd else torch.uint8), dist.ReduceOp.MAX
             ),

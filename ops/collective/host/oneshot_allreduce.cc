@@ -11,7 +11,8 @@ namespace smddp {
 ReduceSpec::ReduceSpec(const Request& request, int world_size) {
   scale = request.prescale * request.postscale;
   bool integer = request.dtype == DType::kInt32 || request.dtype == DType::kInt64 ||
-                 request.dtype == DType::kUint8 || request.dtype == DType::kInt8;
+                 request.dtype == DType::kUint8 || request.dtype == DType::kInt8 ||
+                 request.dtype == DType::kInt16;
   switch (request.op) {
     case ReduceOp::kAverage: {
       if (integer) {

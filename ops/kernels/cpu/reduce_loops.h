@@ -194,6 +194,8 @@ ReduceFn Find(DType dtype, Combine combine, ReduceStage stage) {
       return PickCombine<int32_t, int64_t>(combine, stage);
     case DType::kInt64:
       return PickCombine<int64_t, int64_t>(combine, stage);
+    case DType::kInt16:
+      return PickCombine<int16_t, int32_t>(combine, stage);
     case DType::kUint8:
       return PickCombine<uint8_t, int32_t>(combine, stage);
     case DType::kInt8:

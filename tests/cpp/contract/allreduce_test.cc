@@ -99,6 +99,7 @@ TEST(AllreduceSumsEveryDtypeOnEveryJob) {
     CheckAllreduce<int64_t>(shape, ReduceOp::kSum, "", false);
     CheckAllreduce<uint8_t>(shape, ReduceOp::kSum, "", true);
     CheckAllreduce<int8_t>(shape, ReduceOp::kSum, "", false);
+    CheckAllreduce<int16_t>(shape, ReduceOp::kSum, "", true);
   }
 }
 
@@ -115,6 +116,7 @@ TEST(ScaledAveragesOfIntegersAreTruncatedOnce) {
   for (const Shape& shape : Jobs()) {
     for (Kind kind : {Kind::kAllreduce, Kind::kReduceScatter}) {
       CheckScaledAverage<int8_t>(shape, kind);
+      CheckScaledAverage<int16_t>(shape, kind);
       CheckScaledAverage<uint8_t>(shape, kind);
       CheckScaledAverage<int32_t>(shape, kind);
       CheckScaledAverage<int64_t>(shape, kind);

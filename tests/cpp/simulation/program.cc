@@ -13,7 +13,7 @@ using smddp::ReduceOp;
 
 constexpr DType kReducible[] = {DType::kFloat32, DType::kFloat64, DType::kInt32,
                                 DType::kInt64,   DType::kUint8,   DType::kInt8,
-                                DType::kFloat16, DType::kBfloat16};
+                                DType::kInt16,   DType::kFloat16, DType::kBfloat16};
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage,
                              ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 

@@ -35,7 +35,7 @@ uint16_t Bfloat16Bits(double value) {
 
 bool IsInteger(DType dtype) {
   return dtype == DType::kInt32 || dtype == DType::kInt64 || dtype == DType::kInt8 ||
-         dtype == DType::kUint8;
+         dtype == DType::kUint8 || dtype == DType::kInt16;
 }
 
 }  // namespace
@@ -62,6 +62,8 @@ void Encode(DType dtype, double value, char* to) {
       return Put(static_cast<int32_t>(whole), to);
     case DType::kInt64:
       return Put(whole, to);
+    case DType::kInt16:
+      return Put(static_cast<int16_t>(whole), to);
     default:
       return Put(static_cast<uint8_t>(whole), to);  // and int8, which wraps alike
   }
