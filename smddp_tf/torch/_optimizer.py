@@ -71,9 +71,11 @@ class _Reducer:
         self._handles: dict[int, list[Any]] = {}
         self._waits = False  # for the handles of a step
         self._begin_step()
+        for other in list(_reducers):
+            if not other._bucket.keys().isdisjoint(self._bucket):
+                other._retire()
         _reducers.add(self)
-        for one in parameters:
-            one.register_post_accumulate_grad_hook(self._ready)
+        self._hooks = [one.register_post_accumulate_grad_hook(self._ready) for one in parameters]
 
     def begin_again(self) -> None:
         """Drops the gradients of a step that is under way: its reductions have failed."""
@@ -83,6 +85,12 @@ class _Reducer:
                 one.grad = None
         self._handles, self._waits = {}, False
         self._begin_step()
+
+    def _retire(self) -> None:
+        """A newer optimizer has some of the parameters: gradients must not be reduced twice."""
+        _reducers.discard(self)
+        for hook in self._hooks:
+            hook.remove()
 
     def _begin_step(self) -> None:
         self._left = dict.fromkeys(self._bucket, self._passes)  # passes, of each parameter
@@ -131,7 +139,16 @@ class _Reducer:
         return torch.sparse_coo_tensor(indices, one.new_empty((0, *one.shape[dims:])), one.shape)
 
     def synchronize(self) -> None:
-        """Waits for all gradients; those that were not computed count as zeros."""
+        """Waits for all gradients; those that were not computed count as zeros.
+
+        Raises:
+          ValueError: a newer DistributedOptimizer has some of the parameters.
+        """
+        if self not in _reducers:
+            raise ValueError(
+                "a newer DistributedOptimizer has parameters of this one, and reduces their "
+                "gradients; call its step() instead, or give each its own parameters"
+            )
         for number in range(len(self.buckets)):
             if number not in self._handles:
                 self._start(number)
@@ -190,10 +207,11 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       process_set: whose ranks take part.
 
     Returns:
-      The same optimizer.
+      The same optimizer. It takes over the parameters of an older DistributedOptimizer, which
+      cannot make steps any more.
 
     Raises:
-      ValueError: an argument cannot be used.
+      ValueError: an argument cannot be used; or from step(): a newer one has the parameters.
       torch.distributed.DistBackendError: from step(): ranks disagree, or one died.
 
     Examples:

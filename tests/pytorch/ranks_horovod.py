@@ -145,6 +145,23 @@ def training():
 
 
 @without_init
+def new_optimizer():
+    """The next phase of a training has an optimizer of its own, for the same model."""
+    hvd.init()
+    model, alone = Whole(), Whole()
+    optimizers = []
+    for _ in range(2):
+        optimizers.append(hvd.DistributedOptimizer(_sgd(model.parameters())))
+        _train(model, optimizers[-1])
+        _train(alone, _sgd(alone.parameters()), own_rows=False)
+    for one, other in zip(model.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-14)
+    kind, text = _error(optimizers[0].step)
+    assert kind == "ValueError" and "a newer DistributedOptimizer" in text, text
+    report(done=True)
+
+
+@without_init
 def one_sided():
     """A layer that one rank alone has used."""
     hvd.init()

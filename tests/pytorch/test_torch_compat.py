@@ -49,6 +49,7 @@ def test_horovod(arguments):
         ("errors", 2),
         ("training", 2),
         ("training", 4),
+        ("new_optimizer", 2),
         ("one_sided", 2),
         ("optimizer_state", 2),
     ],
