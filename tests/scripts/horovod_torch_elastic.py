@@ -66,13 +66,13 @@ state = hvd.elastic.TorchState(
 state.register_reset_callbacks([on_state_reset])
 train(state)
 
-weights = torch.cat([one.detach().flatten().double() for one in model.state_dict().values()])
+weights = torch.cat([one.detach().flatten() for one in model.parameters()])
 others = hvd.allgather(weights.unsqueeze(0), name="weights")
-same = [row[:8] for row in others.tolist()]
+equal = bool((others == others[0]).all()) and len(others) == hvd.size()
 parts = [part for one in hvd.allgather_object(used) for part in one]
 last = sorted(number for epoch, numbers in parts if epoch == 2 for number in numbers)
 print(
     f"slot {slot} sizes {sizes} epoch {state.epoch} rate {optimizer.param_groups[0]['lr']:g} "
-    f"equal {same[0] == same[1]} last {last}",
+    f"equal {equal} last {last}",
     flush=True,
 )
