@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "build" / "smddp_simulate"
-SCHEDULES = 2000
+SCHEDULES = 5000
 
 
 def test_simulated_schedules():

@@ -14,9 +14,12 @@ namespace {
 // go to the progress thread at once, so that the caller can continue with the backward pass.
 constexpr size_t kInlineBytes = 256 << 10;
 
-// On a broken channel there may be no progress thread, and Pump() only completes operations.
+// On a broken channel there may be no progress thread, and Pump() only completes operations. The
+// thread that broke it may still hold its lock, and needs a core to let go.
 void CompleteIfBroken(Channel* channel) {
-  while (channel->IsBroken() && !channel->Idle()) channel->Pump();
+  while (channel->IsBroken() && !channel->Idle()) {
+    if (!channel->Pump()) ::usleep(100);
+  }
 }
 
 }  // namespace
