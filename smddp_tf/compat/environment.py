@@ -35,5 +35,11 @@ def adopt_horovod_environment() -> None:
 
 
 def adopt_torch_environment() -> None:
-    """Sets PyTorch's RANK and its like, which scripts read before they import anything of ours."""
+    """Sets PyTorch's RANK and its like, which scripts read before they import anything of ours.
+
+    SMDDP sets its own name of the rank on a node too, which Transformers' Trainer reads.
+    """
     os.environ.update(torch_variables.of_rank(os.environ))
+    local_rank = os.environ.get("LOCAL_RANK")
+    if local_rank is not None:
+        os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", local_rank)

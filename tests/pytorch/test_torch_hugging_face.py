@@ -1,0 +1,67 @@
+"""Accelerate and Transformers' Trainer on the backend."""
+
+import functools
+import re
+import sys
+
+import pytest
+import torch_job
+
+launcher = torch_job.launcher
+SCRIPTS = launcher.ROOT / "tests" / "scripts"
+OFFLINE = {"HF_HUB_OFFLINE": "1"}  # models are made here, and nothing is to be looked for
+# What makes Transformers see SageMaker's library. The device stands in for a GPU: this shows what
+# the library is asked, and not that a model trains.
+SAGEMAKER = {
+    "SM_FRAMEWORK_PARAMS": '{"sagemaker_distributed_dataparallel_enabled": true}',
+    "ACCELERATE_TORCH_DEVICE": "cpu",
+}
+
+
+@functools.cache
+def _why_not() -> str:
+    command = [sys.executable, "-c", "import accelerate, transformers"]
+    code, output, _ = launcher.run_command(command, timeout=120)
+    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
+
+
+def _run(*command, env=None) -> str:
+    torch_job.need_torch()
+    if _why_not():
+        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    env = {**OFFLINE, **(env or {})}
+    code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
+    assert (code, timed_out) == (0, False), output[-4000:]
+    return output
+
+
+def _smddprun(ranks, script, *options, env=None) -> str:
+    words = [sys.executable, "-m", "smddp_tf.launch", "-np", str(ranks), *options]
+    return _run(*words, sys.executable, SCRIPTS / script, env=env)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_accelerate(ranks):
+    """Accumulation, clipping, gathered samples and a saved state; the weights of one process."""
+    output = _smddprun(ranks, "accelerate_steps.py")
+    for rank in range(ranks):
+        (line,) = re.findall(f"rank {rank} of {ranks} backend smddp(.*)", output)
+        assert line.count("True") == 7 and "False" not in line, line
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_trainer(ranks):
+    """A language model's loss and way are those of one process that has all ranks' batches."""
+    alone = _run(sys.executable, SCRIPTS / "transformers_trainer.py", "--alone")
+    (wanted,) = re.findall("rank 0 of 1 (steps 12 evaluated .*)", alone)
+    output = _smddprun(ranks, "transformers_trainer.py")
+    for rank in range(ranks):
+        assert f"rank {rank} of {ranks} {wanted} backend smddp equal True" in output, output[-3000:]
+
+
+def test_in_sagemakers_jobs():
+    """Where the estimator asked for SageMaker's library, Transformers finds this one."""
+    output = _smddprun(2, "transformers_sagemaker.py", "--alias", env=SAGEMAKER)
+    for rank in range(2):
+        wanted = f"rank {rank} of 2 by SAGEMAKER_DATA_PARALLEL on smddp local {rank}"
+        assert wanted in output, output[-3000:]
