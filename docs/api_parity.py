@@ -160,6 +160,7 @@ TORCH = (
     "broadcast_optimizer_state DistributedOptimizer SyncBatchNorm HorovodInternalError elastic run"
 )
 TORCH_DIFFERENCES = {
+    "grouped_allreduce": "",
     "Adasum": "is a ValueError where it is used",
     "allgather_async": "refuses a tensor that requires a gradient",
     "broadcast_async": "refuses a tensor that requires a gradient",
@@ -173,6 +174,19 @@ TORCH_ELASTIC_DIFFERENCES = {
     "run": "",
     "TorchState": "keeps whatever has a state_dict(), schedulers too; the same objects as outside",
     "ElasticSampler": "record_batch() records the batch of all ranks",
+}
+
+# SageMaker's module for PyTorch is PyTorch's, but for what its file defines.
+SMDDP_TORCH = (
+    "ReduceOp all_gather all_reduce all_to_all_single barrier broadcast get_local_rank get_rank "
+    "get_world_size group init_process_group is_available is_initialized"
+)
+SMDDP_TORCH_DIFFERENCES = {
+    "ReduceOp": "PRODUCT too",
+    "get_local_rank": "before init_process_group() too",
+    "get_rank": "before init_process_group() too",
+    "get_world_size": "before init_process_group() too",
+    "init_process_group": "the backend is smddp, whichever is given",
 }
 
 # What is different where a name works; the same in every module that has it, unless the module's
@@ -271,6 +285,17 @@ def torch_rows() -> list:
     return rows
 
 
+def smddp_torch_rows() -> list:
+    """The rows of smdistributed.dataparallel.torch.distributed."""
+    path = PACKAGE / "compat/smdistributed/dataparallel/torch/distributed.py"
+    defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
+    rows = []
+    for name in sorted(SMDDP_TORCH.split(), key=str.lower):
+        remark = SMDDP_TORCH_DIFFERENCES.get(name, "" if name in defined else "PyTorch's own")
+        rows.append(f"| `{name}` | works | {remark} |")
+    return rows
+
+
 def torch_elastic_rows() -> list:
     """The rows of horovod.torch.elastic."""
     there = _assigned("torch/elastic/__init__.py", "__all__")
@@ -299,6 +324,9 @@ def page() -> str:
         for name in sorted(names, key=str.lower):
             status, remark = status_of(module, name, names[name])
             lines.append(f"| `{name}` | {status} | {remark} |")
+    torch_1 = "## smdistributed.dataparallel.torch.distributed"
+    lines += ["", torch_1, "", "| name | status | difference |", "|---|---|---|"]
+    lines += smddp_torch_rows()
     lines += ["", "## horovod.torch", "", "| name | status | difference |", "|---|---|---|"]
     lines += torch_rows()
     lines += ["", "## horovod.torch.elastic", "", "| name | status | difference |", "|---|---|---|"]

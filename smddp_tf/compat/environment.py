@@ -43,3 +43,9 @@ def adopt_torch_environment() -> None:
     local_rank = os.environ.get("LOCAL_RANK")
     if local_rank is not None:
         os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", local_rank)
+
+
+def torch_number(name: str) -> int | None:
+    """RANK or one of its like; None if no launcher is known."""
+    text = os.environ.get(name)
+    return None if text is None else int(text)

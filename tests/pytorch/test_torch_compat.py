@@ -27,10 +27,18 @@ def test_smddp(ranks):
 
 
 def test_smddp_1():
-    """The first library: distributed and parallel."""
+    """The first library: distributed and parallel, under all names that its scripts use."""
     output = _run("smddp_torch_1.py", 2)
     for rank in range(2):
-        assert f"rank {rank} local {rank} equal True sum True" in output, output[-3000:]
+        assert f"rank {rank} local {rank} equal True sum True smddp" in output, output[-3000:]
+
+
+def test_smddp_1_alone():
+    """is_available() is False where no launcher has started the script."""
+    torch_job.need_torch()
+    command = [sys.executable, "-m", "smddp_tf.compat", SCRIPTS / "smddp_torch_1.py"]
+    code, output, timed_out = launcher.run_command(command, timeout=60)
+    assert (code, timed_out) == (1, False) and output.strip().endswith("alone"), output[-3000:]
 
 
 @pytest.mark.parametrize("arguments", [[], ["--fp16-allreduce"]])
