@@ -23,6 +23,7 @@ from smddp_tf._src.gradients.marks import is_marked
 from smddp_tf._src.gradients.options import ReduceOptions, whole_number
 from smddp_tf._src.gradients.reduce import identity, reduce_gradients
 from smddp_tf._src.graph import xla
+from smddp_tf._src.graph.branches import run_if
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.order import in_session
 from smddp_tf._src.job import rendezvous
@@ -334,10 +335,8 @@ class LocalSteps(_distribution.ReductionState):
         def capture():
             for anchor, variable in zip(self.state.anchors, self.variables, strict=True):
                 anchor.assign(tf.convert_to_tensor(variable))
-            return tf.constant(True)
 
-        steps = tf.convert_to_tensor(self.state.steps)
-        tf.cond(tf.equal(steps, 0), capture, lambda: tf.constant(False))
+        run_if(tf.equal(tf.convert_to_tensor(self.state.steps), 0), capture)
 
     def _end(self) -> None:
         """Counts the step, and exchanges what is due."""
@@ -346,12 +345,12 @@ class LocalSteps(_distribution.ReductionState):
         for number in range(len(self._fragments)):
             due = tf.equal(steps % self.period, self.offset(number) % self.period)
             if not self.rounds.delay:
-                tf.cond(due, self._exchange_of(number), lambda: tf.constant(False))
+                run_if(due, self._exchange_of(number))
                 continue
             since = steps - self.offset(number) - self._delay
             arrives = (since >= 0) & tf.equal(since % self.period, 0)
-            tf.cond(arrives, self._arrival_of(number), lambda: tf.constant(False))
-            tf.cond(due, self._departure_of(number), lambda: tf.constant(False))
+            run_if(arrives, self._arrival_of(number))
+            run_if(due, self._departure_of(number))
 
     @property
     def _delay(self) -> int:
@@ -393,7 +392,6 @@ class LocalSteps(_distribution.ReductionState):
                 variable.assign(tf.convert_to_tensor(anchor))
             if len(self._fragments) == 1 and not self.rounds.delay:
                 self.state.steps.assign(0)
-            return tf.constant(True)
 
         return exchange
 
@@ -415,9 +413,8 @@ class LocalSteps(_distribution.ReductionState):
                     anchor, weight = map(tf.convert_to_tensor, (anchor, variable))
                     factor = tf.constant(alpha, weight.dtype)
                     variable.assign(factor * weight + (1 - factor) * anchor if alpha else anchor)
-                return tf.constant(True)
 
-            return tf.cond(known, mix, lambda: tf.constant(False))
+            run_if(known, mix)
 
         return arrive
 
@@ -447,7 +444,7 @@ class LocalSteps(_distribution.ReductionState):
         if self.rounds.delay:
             late = [self._is_under_way(number) for number in range(len(self._fragments))]
             for number, is_late in enumerate(late):
-                tf.cond(is_late, self._arrival_of(number), lambda: tf.constant(False))
+                run_if(is_late, self._arrival_of(number))
             if not self.rounds.alpha:  # those have just been made equal
                 since = tf.where(tf.stack(late), tf.zeros_like(since), since)
         since = allreduce(
@@ -457,7 +454,7 @@ class LocalSteps(_distribution.ReductionState):
             process_set=self.options.process_set,
         )
         for number in range(len(self._fragments)):
-            tf.cond(since[number] > 0, self._exchange_of(number), lambda: tf.constant(False))
+            run_if(since[number] > 0, self._exchange_of(number))
         self.state.steps.assign(0)
 
 
