@@ -275,13 +275,12 @@ def torch_rows() -> list:
     """The rows of horovod.torch."""
     own = "compat/horovod/torch/__init__.py"
     there = {*_assigned("torch/__init__.py", "__all__"), *_imported(own)}
-    refused = _assigned(own, "REFUSED")
     rows = []
     for name in sorted(TORCH.split(), key=str.lower):
-        status = "works" if name in there else "refused" if name in refused else "missing"
+        status = "works" if name in there else "missing"
         status = "partly" if name == "Adasum" else status
         remark = TORCH_DIFFERENCES.get(name, DIFFERENCES.get(name, ""))
-        rows.append(f"| `{name}` | {status} | {refused.get(name, remark)} |")
+        rows.append(f"| `{name}` | {status} | {remark} |")
     return rows
 
 

@@ -18,13 +18,6 @@ constexpr double kTurnSeconds = 0.5;
 // So many hide what it takes to begin one; with more, only more has to be stopped after a failure.
 constexpr size_t kMostInBackground = 8;
 
-Status NobodyToFollow(int first) {
-  return {Code::kUsage,
-          "rank " + std::to_string(first) +
-              " has called join(), and no other rank can say in which order the collectives of "
-              "TF1 sessions and of several threads run; call join() there only after all of them"};
-}
-
 // Which of the peers' operations belongs to which of these is not known.
 Status TwoOfAName(const Request& request) {
   return {
@@ -183,7 +176,11 @@ bool Channel::AdvanceFront(Finished* finished) {
     if (!failure_.ok()) return true;
     double now = NowSeconds();
     status = Finish(front, now);
-    if (status.code() == Code::kOutOfTurn) return true;
+    if (status.code() == Code::kOutOfTurn) {
+      // A joined rank had only copied what some rank had begun; it looks again.
+      if (front->request.has_joined() && resources_.threads) RemoveFirst(&queue_);
+      return true;
+    }
     EndTurn(now);
   }
   Move(&queue_, status, finished);
@@ -223,9 +220,11 @@ void Channel::FailPending(Finished* finished) {
 }
 
 bool Channel::FindTurn(Status* failure) {
+  if (Leads()) return true;
+  // The first rank of a node, if it has joined, has copied what it had from who leads.
+  bool copied = resources_.threads && queue_.front()->request.has_joined();
+  if (copied && resources_.shm->rank() == 0) return true;
   uint64_t key = 0;
-  const Topology& topo = *resources_.topology;
-  if (topo.node == 0 && topo.local_rank == 0) return true;
   if (!NextKey(&key, failure)) return WaitedForTurn();
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
@@ -241,6 +240,47 @@ bool Channel::FindTurn(Status* failure) {
   return true;
 }
 
+// Whether this rank says what comes next: the first one does or, once it has joined, the next one
+// that has not.
+bool Channel::Leads() const {
+  const ShmGroup& shm = *resources_.shm;
+  if (!NodeLeads()) return false;
+  if (shm.rank() == 0) return true;
+  if (!resources_.threads) return false;
+  for (int p = 0; p < shm.rank(); ++p) {
+    if (!shm.HasJoined(p)) return false;
+  }
+  // One that has joined since may have begun what it could end alone, as a broadcast. The first
+  // rank copies that, and this one follows it.
+  for (int p = 0; p < shm.size(); ++p) {
+    if (HasBegun(p)) return false;
+  }
+  return true;
+}
+
+bool Channel::NodeLeads() const {
+  const ShmGroup& shm = *resources_.shm;
+  return resources_.topology->node == 0 ||
+         shm.channel_cell(0, resources_.index).leads_round.load(std::memory_order_acquire) ==
+             shm.JoinRound();
+}
+
+// On the first rank, whether another one waits to hear from the other nodes what comes next.
+bool Channel::IsAsked() const {
+  const ShmGroup& shm = *resources_.shm;
+  for (int p = 1; p < shm.size(); ++p) {
+    uint64_t asks = shm.channel_cell(p, resources_.index).asks_for.load(std::memory_order_acquire);
+    if (asks == resources_.next_chunk + 1) return true;
+  }
+  return false;
+}
+
+// Whether a rank of the node has begun the next operation.
+bool Channel::HasBegun(int p) const {
+  return resources_.shm->channel_cell(p, resources_.index).staged.load(std::memory_order_acquire) >
+         resources_.next_chunk;
+}
+
 // Whether this rank has given up waiting for its turn: the operation at the front is then a
 // mismatch.
 bool Channel::WaitedForTurn() {
@@ -248,40 +288,55 @@ bool Channel::WaitedForTurn() {
   return resources_.waited = true;
 }
 
-// Gets the key of the operation that the first rank of the set has begun.
+// Gets the key of the operation that comes next.
 bool Channel::NextKey(uint64_t* key, Status* failure) {
   const ShmGroup& shm = *resources_.shm;
-  if (shm.rank() == 0) return AskFirstNode(key, failure);
-  if (shm.channel_cell(0, resources_.index).staged.load(std::memory_order_acquire) >
-      resources_.next_chunk) {
-    *key = shm.header(0, resources_.index, resources_.next_chunk).key;
-    return true;
+  if (shm.rank() == 0) return AskLeadingNode(key, failure);
+  if (!HasBegun(0)) {
+    std::atomic<uint64_t>& asks = shm.channel_cell(shm.rank(), resources_.index).asks_for;
+    bool asked = asks.load(std::memory_order_relaxed) == resources_.next_chunk + 1;
+    if (asked || NodeLeads() || !shm.HasJoined(0)) return false;
+    asks.store(resources_.next_chunk + 1, std::memory_order_release);
+    shm.RingPeers();
+    return false;
   }
-  // Without threads, a joined rank repeats the operation itself after a mismatch of names.
-  if (resources_.threads && shm.HasJoined(0))
-    *failure = NobodyToFollow(resources_.topology->JobRank(0));
-  return false;
+  *key = shm.header(0, resources_.index, resources_.next_chunk).key;
+  return true;
 }
 
-bool Channel::AskFirstNode(uint64_t* key, Status* failure) {
+bool Channel::AskLeadingNode(uint64_t* key, Status* failure) {
   if (!key_known_) {
-    SlotHeader own{};
+    SlotHeader own{}, leader{};
     own.presence = Presence::kFollows;
     bool held = false;
     *failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
     if (!held) return false;
-    SlotHeader first = resources_.exchange.headers()[0];
+    bool known = LeadingNode(resources_.shm->JoinRound(), &leader);
     resources_.exchange.Close();
-    if (first.presence == Presence::kGone) *failure = GoneElsewhere(first.root, "a collective");
-    if (first.presence == Presence::kJoined) {
-      *failure = NobodyToFollow(resources_.topology->job_ranks[0]);
-    }
-    if (!failure->ok()) return false;
-    known_key_ = first.key;
+    if (leader.presence == Presence::kGone) *failure = GoneElsewhere(leader.root, "a collective");
+    if (!known) return false;
+    known_key_ = leader.key;
     key_known_ = true;
   }
   *key = known_key_;
   return true;
+}
+
+// After an exchange in which this node has asked: whether the leading node has begun an operation.
+// The first node leads or, once all its ranks have joined, the next one of which not all have. That
+// may be this one, which then knows it, in this round of joins.
+bool Channel::LeadingNode(uint32_t round, SlotHeader* leader) {
+  const std::vector<SlotHeader>& nodes = resources_.exchange.headers();
+  size_t n = 0;
+  while (n + 1 < nodes.size() && nodes[n].presence == Presence::kJoined) ++n;
+  *leader = nodes[n];
+  leading_node_ = n;
+  if (n == static_cast<size_t>(resources_.topology->node)) {
+    const ShmGroup& shm = *resources_.shm;
+    shm.channel_cell(0, resources_.index).leads_round.store(round, std::memory_order_release);
+    shm.RingPeers();
+  }
+  return leader->presence == Presence::kHere;
 }
 
 // The operation at the front ends, or leaves the channel to the next one.
@@ -418,11 +473,19 @@ bool Channel::Inspect(double seconds,
   if (begun && front->collective->InBackground() && !background_.empty()) return true;
   // What a peer still does for an earlier operation counts too: it will come to this one.
   CountWait(seconds, begun ? resources_.shm->Steps(resources_.index) : 0, front);
-  // An operation that waits for its turn: the first rank is late, or has begun one that this rank
-  // has not.
-  look(front,
-       begun ? front->collective->Missing() : std::vector<int>{resources_.topology->job_ranks[0]});
+  // An operation that waits for its turn: who leads is late, or has begun one that this rank has
+  // not.
+  look(front, begun ? front->collective->Missing() : std::vector<int>{Leader()});
   return true;
+}
+
+// The job rank that says what comes next, as far as this rank knows.
+int Channel::Leader() const {
+  const Topology& topo = *resources_.topology;
+  for (int p = 0; p < resources_.shm->size() && NodeLeads(); ++p) {
+    if (!resources_.shm->HasJoined(p)) return topo.JobRank(p);
+  }
+  return topo.job_ranks[topo.nodes[leading_node_][0]];
 }
 
 // `progress`: of the peers.
@@ -448,25 +511,33 @@ uint32_t Channel::JoinRound(uint64_t tickets) const {
 // Looks for an operation that peers have begun without this rank. Within the node, that is a chunk
 // staged by a peer. After the whole node has joined, only chunks staged by joined ranks belong to
 // this round: others belong to operations after the join. An owner then exchanges headers with the
-// other nodes.
+// other nodes. So does the first rank of a node whose other ranks follow it.
 bool Channel::FindBegun(uint64_t tickets, JoinedChannel* joined, SlotHeader* begun) {
   const ShmGroup& shm = *resources_.shm;
   for (int p = 0; p < shm.size(); ++p) {
-    uint64_t staged = shm.channel_cell(p, resources_.index).staged.load(std::memory_order_acquire);
-    if (staged <= resources_.next_chunk) continue;
+    if (!HasBegun(p)) continue;
     *begun = shm.header(p, resources_.index, resources_.next_chunk);
     bool of_round = begun->presence == Presence::kJoined && begun->join_round == JoinRound(tickets);
     if (of_round || shm.JoinTickets() < tickets) return true;
   }
-  if (resources_.share_peers == nullptr || joined->over || shm.JoinTickets() < tickets)
-    return false;
+  if (resources_.share_peers == nullptr || joined->over) return false;
+  const bool all_here = shm.JoinTickets() >= tickets;
+  if (!all_here && (shm.rank() != 0 || NodeLeads() || !IsAsked())) return false;
 
   SlotHeader own{};
-  own.presence = Presence::kJoined;
-  own.root = shm.LastJoined(&own.count);
+  own.presence = all_here ? Presence::kJoined : Presence::kFollows;
+  if (all_here) own.root = shm.LastJoined(&own.count);
   bool held = false;
   joined->failure = resources_.exchange.Poll(resources_.share_peers.get(), own, &held);
   if (!held) return false;
+  // This node may have asked before its last rank joined.
+  size_t here = static_cast<size_t>(resources_.topology->node);
+  if (resources_.exchange.headers()[here].presence == Presence::kFollows) {
+    bool known = LeadingNode(JoinRound(tickets), begun);
+    resources_.exchange.Close();
+    if (begun->presence == Presence::kGone) joined->failure = GoneElsewhere(begun->root, "join()");
+    return known;
+  }
 
   uint64_t latest = 0;
   bool everybody = true;  // every node has joined

@@ -7,7 +7,9 @@
 // threads), ranks match operations by name: the first rank of the set runs them as they arrive, and
 // the header of its first chunk carries the key (a hash of the name) of the operation that the
 // others run next. Between nodes, the first rank of each node gets the key in a header exchange
-// (collective/header_exchange.h) beforehand.
+// (collective/header_exchange.h) beforehand. Who has joined leads no longer: the next rank that has
+// not begins an operation, the first one copies it, and the others follow that copy. Once all ranks
+// of the first node have joined, the next node leads.
 //
 // A rank that did not know that it has to follow finds out by a mismatch of names
 // (Code::kOutOfTurn) and runs the operation again. If no rank is known to use threads, it waits for
@@ -146,7 +148,13 @@ class Channel {
   bool HasOneLike(const Operation& operation) const;
   bool WaitedForTurn();
   bool NextKey(uint64_t* key, Status* failure);
-  bool AskFirstNode(uint64_t* key, Status* failure);
+  bool AskLeadingNode(uint64_t* key, Status* failure);
+  bool LeadingNode(uint32_t round, SlotHeader* leader);
+  bool Leads() const;
+  bool NodeLeads() const;
+  bool HasBegun(int p) const;
+  bool IsAsked() const;
+  int Leader() const;
   void Activate(Operation* operation);
   void EndTurn(double now);
   Status Finish(Operation* operation, double now);
@@ -165,8 +173,9 @@ class Channel {
   bool in_plan_order_;
   bool follows_ = false;
   double turn_awaited_ = 0;  // since when, in seconds; 0: not waiting for a turn
-  bool key_known_ = false;   // whether the first node has sent known_key_
+  bool key_known_ = false;   // whether the leading node has sent known_key_
   uint64_t known_key_ = 0;
+  size_t leading_node_ = 0;  // in the last exchange in which this node asked
   const Broken broken_;
   uint64_t sequence_ = 0;
   double turn_ended_ = 0;   // that of the last operation, in seconds

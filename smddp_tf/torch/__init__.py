@@ -73,6 +73,7 @@ from smddp_tf.torch._grouped import (
     grouped_reducescatter,
     grouped_reducescatter_async,
 )
+from smddp_tf.torch._join import join
 from smddp_tf.torch._optimizer import DistributedOptimizer
 from smddp_tf.torch._sparse import sparse_allreduce_async
 from smddp_tf.torch._state import broadcast_optimizer_state, broadcast_parameters
@@ -133,6 +134,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",

@@ -31,6 +31,7 @@ Steps = Generator[native.Request, None, Any]
 _Done = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 _numbers = itertools.count(1)
 _pending: dict[int, Pending] = {}  # requests of which the core has not told yet
+_under_way: set[Pending] = set()  # until their last request is done
 
 
 def _order_of_calls() -> Matching:
@@ -135,6 +136,7 @@ class Pending(Work):
         self._guard = threading.Lock()
         self._ended = threading.Lock()  # held until the end: cheaper than an Event
         self._ended.acquire()
+        _under_way.add(self)
         self._post(first)
 
     def _post(self, request: native.Request) -> None:
@@ -171,6 +173,7 @@ class Pending(Work):
         with self._guard:
             self._error, self._over = error, True
             told = self._told
+        _under_way.discard(self)
         self._ended.release()
         if told is not None:
             told.set_result(None)
@@ -193,6 +196,11 @@ class Pending(Work):
             raise self._error
         _streams.follow(self._stream)
         return True
+
+    def await_end(self) -> None:
+        """Waits for the end, well or not."""
+        with self._ended:
+            pass
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
@@ -292,6 +300,12 @@ def start(collective: Collective, steps: Steps, asynchronous: bool, tensors: Any
         return Ended(end.value)
     except BadInputError as problem:  # of what the ranks have told each other: all find it
         raise collective.error(str(problem)) from None
+
+
+def wait_for_all() -> None:
+    """Waits until every collective of this process has ended, well or not."""
+    for pending in tuple(_under_way):
+        pending.await_end()
 
 
 def abort(why: str) -> None:

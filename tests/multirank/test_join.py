@@ -25,6 +25,12 @@ def test_several_nodes(job, ranks, nodes):
     job(join.between_nodes, ranks, env={"SMDDP_NODES": str(nodes)}).check(ranks)
 
 
+@pytest.mark.parametrize(("ranks", "nodes"), [(2, 0), (4, 0), (4, 2), (4, 4)])
+def test_in_threads(job, ranks, nodes):
+    """Also when the ranks that said in which order threads' collectives run have joined."""
+    job(join.in_threads, ranks, env={"SMDDP_NODES": str(nodes)}).check(ranks)
+
+
 @pytest.mark.parametrize("nodes", [0, 2])
 def test_what_follows_a_join_is_not_served_with_zeros(job, nodes):
     """A rank that leaves join() first can begin the next collective at once."""

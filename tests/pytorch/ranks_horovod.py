@@ -197,3 +197,73 @@ def optimizer_state():
     dist.init_process_group("smddp")  # both ways in one process
     assert dist.get_world_size() == size
     report(done=True)
+
+
+def _uneven_steps(model, optimizer, rows, batches):
+    """Trains on rows of small integers, whose sums are exact."""
+    for step in range(batches):
+        optimizer.zero_grad()
+        (model(rows[step]) * 2.0**-3).sum().backward()
+        optimizer.step()
+        yield
+
+
+def _without_optimizer(all_rows, batches, over):
+    """What joined ranks' zeros make of the weights: the sum of those that have rows, over all."""
+    weight, bias = torch.ones(1, 4), torch.zeros(1)
+    for step in range(max(batches)):
+        pairs = zip(all_rows, batches, strict=True)
+        present = [rows[step] for rows, count in pairs if step < count]
+        weight -= 0.5 * 2.0**-3 * sum(rows.sum(0) for rows in present) / over
+        bias -= 0.5 * 2.0**-3 * sum(len(rows) for rows in present) / over
+    return torch.cat([weight.flatten(), bias])
+
+
+def _largest():
+    hvd.allreduce(torch.ones(1), op=hvd.Max)
+
+
+def _gathered():
+    hvd.allgather(torch.ones(1))
+
+
+@without_init
+def joins():
+    """Ranks that have fewer batches join, the first ones first, and then the last ones first."""
+    hvd.init()
+    in_one_node = hvd.local_size() == size
+    for batches in ([r + 1 for r in range(size)], [size - r for r in range(size)], size * [2]):
+        model = torch.nn.Linear(4, 1)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.zeros_(model.bias)
+        all_rows = [
+            [torch.arange(8.0).view(2, 4) + r - 2 * step for step in range(size + 1)]
+            for r in range(size)
+        ]
+        op, over = (hvd.Sum, 1) if size == 3 else (hvd.Average, size)  # thirds are not exact
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), op=op)
+        for step, _ in enumerate(_uneven_steps(model, optimizer, all_rows[rank], batches[rank])):
+            here = sum(step < count for count in batches)
+            assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == 3 * [here]  # unnamed
+            numbers = list(range(5)) if rank % 2 else [3, 1, 4, 0, 2]
+            handles = [
+                hvd.allreduce_async(torch.tensor([float(i)]), name=str(i), op=hvd.Sum)
+                for i in numbers
+            ]
+            found = [hvd.synchronize(one).item() for one in handles]
+            assert found == [here * i for i in numbers], (here, numbers, found)
+            if in_one_node:
+                root = batches.index(max(batches))
+                assert hvd.broadcast(torch.tensor(rank), root).item() == root
+            for refused in (_largest, _gathered) if here < size else ():
+                name, text = _error(refused)
+                assert (name, "join" in text) == ("DistBackendError", True), text
+            hvd.barrier()
+        last = hvd.join()
+        assert last == hvd.broadcast_object(last, 0)
+        assert batches[last] == max(batches), (last, batches)
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+        weights = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+        assert torch.equal(weights, _without_optimizer(all_rows, batches, over)), weights
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [size]
+    report(done=True)

@@ -226,8 +226,11 @@ uint64_t ShmGroup::TakeJoinTicket(int job_rank) const {
 }
 
 bool ShmGroup::HasJoined(int r) const {
-  return cells_[r].joins.load(std::memory_order_acquire) >
-         JoinTickets() / static_cast<uint64_t>(size_);
+  return cells_[r].joins.load(std::memory_order_acquire) >= JoinRound();
+}
+
+uint32_t ShmGroup::JoinRound() const {
+  return static_cast<uint32_t>(JoinTickets() / static_cast<uint64_t>(size_)) + 1;
 }
 
 uint64_t ShmGroup::JoinTickets() const {

@@ -39,6 +39,12 @@ struct alignas(64) ChannelCell {
   // How the chunk in each slot was written; see collective/staging.h. Stored before `staged`, in
   // the same line.
   std::atomic<uint8_t> written[kSlots];
+  // Of the node's first rank: the round of joins in which this node says what comes next, because
+  // all ranks of the nodes before it have joined; see engine/channel.h.
+  std::atomic<uint32_t> leads_round;
+  // That this rank waits for the operation that begins with the chunk before this one, of which the
+  // first rank, which has joined, is to ask the other nodes.
+  std::atomic<uint64_t> asks_for;
 };
 static_assert(sizeof(ChannelCell) == 64, "a line of the cache");
 
@@ -156,6 +162,9 @@ class ShmGroup {
   uint64_t JoinTickets() const;
   // Whether local rank r is waiting in join().
   bool HasJoined(int r) const;
+  // The round of joins that is under way, or comes next, from 1. It ends when all ranks have
+  // joined.
+  uint32_t JoinRound() const;
   // The rank that took the last ticket; *micros is the wall-clock time of that, in microseconds.
   int LastJoined(uint64_t* micros) const;
   // Between nodes, one rank learns on behalf of its node that all ranks have joined: EndJoin

@@ -59,7 +59,7 @@ class Generator {
     program_.by_name = random_.Chance(0.4);
     // Several that are under way at once wait for each other's meetings, all within the timeout.
     double& delay = program_.network.longest_delay;
-    if (program_.by_name) delay = std::min(delay, 10e-3);
+    if (program_.by_name) delay = std::min(delay, 10e-3), program_.timeout = 4.0;
   }
 
   int64_t Elements(DType dtype) {
@@ -242,7 +242,6 @@ class Generator {
     for (size_t j = 0; j < items.size(); ++j) {
       if (items[j].type != Item::Type::kJoin) continue;
       for (int r = 0; r < program_.size; ++r) {
-        if (program_.by_name && LeadsNode(r)) continue;  // nobody else knows the order
         int early = random_.Chance(0.5) ? random_.Below(4) : 0;
         for (size_t i = j; early-- > 0 && i-- > 0 && items[i].type != Item::Type::kJoin;) {
           items[i].absent[r] = 1;

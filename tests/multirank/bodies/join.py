@@ -1,6 +1,7 @@
 """What ranks do in test_join.py."""
 
 import sys
+import threading
 import time
 
 import numpy as np
@@ -131,6 +132,42 @@ def between_nodes():
         equal(hvd.allreduce(tf.constant(1.0), op=hvd.Sum), size)
         equal(step()[0], total)
         equal(hvd.allgather(tf.fill([1], last)), last, "all were told the same")
+    report(checks=checked())
+
+
+def in_threads():
+    """Two threads, whose collectives no rank has in the order of another; the first ranks end.
+
+    Threads begin each step together: if one were ahead, a rank could wait in the next step for one
+    that waits in this step.
+    """
+    failures, meet = [], threading.Barrier(2, timeout=60)
+
+    def run(name, steps):
+        try:
+            for i in range(steps[rank]):
+                here = [r for r in range(size) if i < steps[r]]
+                meet.wait()
+                found = hvd.allreduce(tf.constant(rank + 1.0), op=hvd.Sum, name=f"{name}.{i}")
+                equal(found, sum(r + 1 for r in here), name, i)
+                time.sleep((rank * 7 + i) % 3 * 1e-3)
+        except Exception as error:  # the main thread raises it
+            failures.append(error)
+
+    orders = [list(range(1, size + 1)), list(range(size, 0, -1)), [0, *[5] * (size - 1)]]
+    for number, steps in enumerate(3 * orders):
+        threads = [
+            threading.Thread(target=run, name=name, args=(f"{name} {number}", steps))
+            for name in ("left", "right")
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise failures[0]
+        hvd.join()
+        equal(hvd.allreduce(tf.constant(1.0), op=hvd.Sum), size)
     report(checks=checked())
 
 
