@@ -189,8 +189,9 @@ Status RankSet::WaitForJoins(int* last) {
     // Before `over`, because all ranks may take their tickets after a failure, too.
     Status failure = JoinFailure(joining);
     if (!failure.ok()) {
-      // The others must see the reason before they see that this rank has left.
-      shm()->PostFailure(static_cast<int>(failure.code()), failure.message());
+      // The others must see the reason before they see that this rank has left. Its own next
+      // operation must not take over the exchange that join() leaves behind.
+      Break(failure);
       return failure;
     }
     if (over && Idle()) return {};
