@@ -8,7 +8,12 @@ from typing import Any
 from smddp_tf._src.collectives.checks import ignore_devices
 from smddp_tf._src.compression import Compression
 from smddp_tf._src.gradients.options import ReduceOptions, whole_number
-from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    is_outside,
+)
 from smddp_tf._src.job.reduce_op import Average, ReduceOp
 from smddp_tf._src.types import Compressor
 from smddp_tf.keras import _distribution, _hooks, _local_steps, _traced
@@ -117,7 +122,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       average_aggregated_gradients: divide the accumulated sum by backward_passes_per_step.
       num_groups: if > 0, the number of groups to reduce in, instead of buckets by size.
       groups: a list of lists of variables to reduce together, or a number, same as num_groups.
-      process_set: the ranks that take part.
+      process_set: the ranks that take part. On other ranks the optimizer is returned as it is,
+        without a backward_passes_per_step.
       scale_local_gradients: divide the gradients of variables given to
         optimizer.register_local_var() by the number of ranks.
       bucket_bytes: approximate size of the gradient buckets, in bytes; 0: SMDDP_BUCKET_BYTES.
@@ -159,8 +165,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     refuse_unknown(unknown)
     ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
-    check_process_set(process_set)
     passes = whole_number("backward_passes_per_step", backward_passes_per_step, 1)
+    if passes > 1 or not is_outside(process_set):
+        check_process_set(process_set)
     if not isinstance(shard_state, bool):
         raise TypeError(f"shard_state={shard_state!r} is not True or False")
     target = _distribution.innermost(_check_is_object(optimizer))
@@ -227,6 +234,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             options, rounds, passes=passes, average_passes=average_passes
         )
 
+    if is_outside(process_set):
+        return optimizer
     _traced.forget(target)
     _hooks.attach(optimizer, distribution)
     return optimizer
@@ -282,6 +291,8 @@ def PartialDistributedOptimizer(  # noqa: N802 - Horovod's name
     layers = built_layers(local_layers)
     kwargs["scale_local_gradients"] = scale_local_gradients
     optimizer = DistributedOptimizer(optimizer, *args, **kwargs)
+    if _distribution.of(_distribution.innermost(optimizer)) is None:  # outside of the process set
+        return optimizer
     for layer in layers:
         for variable in layer.trainable_weights:
             optimizer.register_local_var(variable)

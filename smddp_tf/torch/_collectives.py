@@ -76,16 +76,14 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     return op
 
 
-def check_reducible(dtype: torch.dtype, op: ReduceOp, what: str) -> None:
-    """Rejects a dtype that the core does not reduce by this operation.
+def check_reducible(dtype: torch.dtype, what: str) -> None:
+    """Rejects a dtype that the core does not reduce.
 
     Raises:
-      BadInputError: there is none, or integers are to be averaged.
+      BadInputError: there is none.
     """
     if dtype not in _dtypes.REDUCIBLE:
         raise BadInputError(f"{what} of {dtype} is not supported; give tensor.float()")
-    if not dtype.is_floating_point and op is Average:
-        raise BadInputError(f"{what} averages floating types, not {dtype}; give op=hvd.Sum")
 
 
 def alike(tensors: Sequence[torch.Tensor]) -> Iterable[list[int]]:
@@ -99,9 +97,19 @@ def alike(tensors: Sequence[torch.Tensor]) -> Iterable[list[int]]:
 def _reduce(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
     """Reduces tensors of one dtype in place."""
     order = _checks.in_place(tensors, "allreduce")
-    check_reducible(tensors[0].dtype, op, "allreduce")
+    check_reducible(tensors[0].dtype, "allreduce")
+    if before != 1 and not tensors[0].is_floating_point():
+        with torch.no_grad():
+            for tensor in tensors:
+                tensor.copy_(prescaled(tensor, before))
+        order, before = f"{order} prescale_factor={before}".strip(), 1.0
     yield _requests.allreduce(tensors, op, before, order, after)
     return tensors
+
+
+def prescaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """Integers times a factor, without their fractions, as Horovod adds them up."""
+    return (tensor.double() * factor).to(tensor.dtype)
 
 
 def reduced_lists(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
@@ -150,7 +158,7 @@ def allreduce_async_(
       tensor: of any shape, of a floating or integer dtype, equal on all ranks; contiguous.
       average: Horovod's old argument; False means Sum.
       name: by which ranks match it; no other that is under way has it.
-      op: Average (for floating dtypes), Sum, Min, Max or Product.
+      op: Average (of integers without its fraction), Sum, Min, Max or Product.
       prescale_factor: multiplies the tensor before it is reduced.
       postscale_factor: multiplies the result.
       process_set: whose ranks take part.

@@ -25,6 +25,7 @@ from smddp_tf.torch._collectives import (
     begin,
     check_reducible,
     gradient_name,
+    prescaled,
     resolve_op,
 )
 from smddp_tf.torch._compression import Compression
@@ -152,15 +153,17 @@ def scattered(
     whole, own = [], []
     for tensor in tensors:
         _checks.check_dense([tensor], "reducescatter")
-        check_reducible(tensor.dtype, op, "reducescatter")
+        check_reducible(tensor.dtype, "reducescatter")
         if tensor.dim() == 0:
             raise BadInputError("reducescatter takes tensors of at least one dimension")
         rows, more = divmod(tensor.shape[0], group.size)
-        whole.append(tensor.detach().contiguous())
+        of_integers = before != 1 and not tensor.is_floating_point()
+        whole.append(prescaled(tensor, before) if of_integers else tensor.detach().contiguous())
         own.append(tensor.new_empty((rows + (group.rank < more), *tensor.shape[1:])))
     for places in alike(whole):
         pairs = [(own[place], whole[place]) for place in places]
-        yield _requests.reducescatter_rows(pairs, op, before, after)
+        factor = before if pairs[0][0].is_floating_point() else 1.0
+        yield _requests.reducescatter_rows(pairs, op, factor, after)
     return own
 
 
@@ -178,7 +181,7 @@ def reducescatter_async(
       tensor: of one shape on all ranks, of a floating or integer dtype. Its rows are divided
         evenly; the first ranks get one more if there is a remainder.
       name: by which ranks match it.
-      op: Average (for floating dtypes), Sum, Min, Max or Product.
+      op: Average (of integers without its fraction), Sum, Min, Max or Product.
       process_set: whose ranks take part.
       prescale_factor: multiplies the tensor before it is reduced.
       postscale_factor: multiplies the result.

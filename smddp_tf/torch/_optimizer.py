@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from smddp_tf._src.job import config
-from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    is_outside,
+)
 from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
 from smddp_tf.torch import _collectives
 from smddp_tf.torch._compression import Compression
@@ -204,7 +209,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       groups: likewise.
       sparse_as_dense: makes sparse gradients dense; otherwise ranks gather their elements. If a
         rank computes none for a parameter, it takes for dense what was never sparse.
-      process_set: whose ranks take part.
+      process_set: whose ranks take part; on others gradients stay as they are.
 
     Returns:
       The same optimizer. It takes over the parameters of an older DistributedOptimizer, which
@@ -223,7 +228,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """
     global _made
     del num_groups, groups
-    check_process_set(process_set)
+    outside = is_outside(process_set)
+    if not outside:
+        check_process_set(process_set)
     op = _collectives.resolve_op(None, op)
     if op not in (Average, Sum):
         raise ValueError(f"op={op}: gradients are reduced by Average or Sum")
@@ -249,7 +256,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         return begin("gradients", name, group.id, steps, wait=False, tensors=gradients)
 
     _made += 1
-    needed = [one for one in parameters if one.requires_grad]
+    needed = [one for one in parameters if one.requires_grad and not outside]
     reducer = _Reducer(needed, reduce, backward_passes_per_step, sparse_as_dense, _made)
     _give_methods(optimizer, reducer)
     return optimizer

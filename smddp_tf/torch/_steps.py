@@ -10,11 +10,12 @@ does what other threads than the main one call.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,8 @@ _Done = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p)
 _numbers = itertools.count(1)
 _pending: dict[int, Pending] = {}  # requests of which the core has not told yet
 _under_way: set[Pending] = set()  # until their last request is done
+_taken: set[tuple[int, bytes]] = set()  # process sets and names of what is matched by name
+_taking = threading.Lock()
 
 
 def _order_of_calls() -> Matching:
@@ -62,6 +65,26 @@ class Collective:
         self.what, self._set, self._limit = what, process_set, limit
         self._matching = _order_of_calls() if matching is None else matching
         self._name = name.encode()
+
+    @contextlib.contextmanager
+    def taking_its_name(self) -> Iterator[contextlib.ExitStack]:
+        """Context that others of its name do not enter; pop_all() of what it gives prolongs it.
+
+        Raises:
+          ValueError: another one of that name is under way, and ranks would take them for this one.
+        """
+        key = self._set, self._name
+        with contextlib.ExitStack() as stack:
+            if self._matching == Matching.BY_NAME:
+                with _taking:
+                    if key in _taken:
+                        raise ValueError(
+                            f"{self._name.decode()!r} is under way already: give each collective a "
+                            "name of its own, or synchronize() the first one before"
+                        )
+                    _taken.add(key)
+                stack.callback(_taken.discard, key)
+            yield stack
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
@@ -116,6 +139,7 @@ class Pending(Work):
       collective: for its requests and messages.
       steps: which have yielded `first`.
       first: its first request.
+      name: what is closed when it has ended.
       stream: of the GPU, in which the caller works.
     """
 
@@ -124,10 +148,12 @@ class Pending(Work):
         collective: Collective,
         steps: Steps,
         first: native.Request,
+        name: contextlib.ExitStack,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
         super().__init__()
         self._collective, self._steps, self._stream = collective, steps, stream
+        self._held_name = name
         self._result: Any = None
         self._error: Exception | None = None
         self._over = False
@@ -170,6 +196,7 @@ class Pending(Work):
 
     def _end(self, error: Exception | None) -> None:
         self._steps.close()
+        self._held_name.close()
         with self._guard:
             self._error, self._over = error, True
             told = self._told
@@ -281,25 +308,27 @@ def start(collective: Collective, steps: Steps, asynchronous: bool, tensors: Any
 
     Raises:
       BadInputError: no rank can take part; nothing was sent.
+      ValueError: another one of its name is under way.
       DistBackendError: the collective failed; nothing was sent if ranks disagree.
     """
-    try:
-        request = next(steps)
-    except StopIteration as end:
-        return Ended(end.value)
-    except BadInputError as problem:
-        collective.refuse(problem)
-        raise
-    if asynchronous:
-        return Pending(collective, steps, request, _streams.of(tensors))
-    try:
-        while True:
-            collective.run(request)
+    with collective.taking_its_name() as name:
+        try:
             request = next(steps)
-    except StopIteration as end:
-        return Ended(end.value)
-    except BadInputError as problem:  # of what the ranks have told each other: all find it
-        raise collective.error(str(problem)) from None
+        except StopIteration as end:
+            return Ended(end.value)
+        except BadInputError as problem:
+            collective.refuse(problem)
+            raise
+        if asynchronous:
+            return Pending(collective, steps, request, name.pop_all(), _streams.of(tensors))
+        try:
+            while True:
+                collective.run(request)
+                request = next(steps)
+        except StopIteration as end:
+            return Ended(end.value)
+        except BadInputError as problem:  # of what the ranks have told each other: all find it
+            raise collective.error(str(problem)) from None
 
 
 def wait_for_all() -> None:

@@ -1,5 +1,7 @@
 """Horovod's functions for PyTorch, on every rank."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from harness import rank, report, size, without_init
@@ -72,7 +74,6 @@ def errors():
     for function, words in {
         lambda: hvd.allreduce(_own(2), op=hvd.Adasum): "Adasum is there for TensorFlow only",
         lambda: hvd.allreduce(_own(2), average=True, op=hvd.Sum): "give op or average, not both",
-        lambda: hvd.allreduce(_own(2, dtype=torch.int32)): "averages floating types",
         lambda: hvd.allreduce(_own(2) > 1, op=hvd.Sum): "allreduce of torch.bool",
         lambda: hvd.broadcast(_own(2), size): f"root_rank={size} is not among",
         lambda: hvd.allgather_async(_own(2).requires_grad_()): "allgather_async has no gradient",
@@ -217,6 +218,57 @@ def _without_optimizer(all_rows, batches, over):
         weight -= 0.5 * 2.0**-3 * sum(rows.sum(0) for rows in present) / over
         bias -= 0.5 * 2.0**-3 * sum(len(rows) for rows in present) / over
     return torch.cat([weight.flatten(), bias])
+
+
+@without_init
+def outside_of_a_set():
+    """An optimizer of a process set leaves the gradients of other ranks alone, as Horovod's."""
+    hvd.init()
+    first = hvd.add_process_set(range(size - 1))
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=RATE), process_set=first)
+    for _ in range(2):
+        optimizer.zero_grad()
+        (weight * (rank + 1)).sum().backward()
+        optimizer.synchronize()
+        with optimizer.skip_synchronize():
+            optimizer.step()
+    mean = rank + 1 if rank == size - 1 else sum(range(1, size)) / (size - 1)
+    assert weight.tolist() == 2 * [-2 * RATE * mean], (weight, mean)
+    kind, text = _error(lambda: hvd.allreduce(weight, process_set=first))
+    assert kind == ("ValueError" if rank == size - 1 else ""), text
+    report(done=True)
+
+
+@without_init
+def names_under_way():
+    """A second collective of a name is refused at its call, and the job goes on."""
+    hvd.init()
+    if rank == 0:
+        handle = hvd.allreduce_async(_own(2), name="twice", op=hvd.Sum)
+        for call in (hvd.allreduce_async, hvd.allreduce):
+            kind, text = _error(lambda call=call: call(_own(2), name="twice"))
+            assert kind == "ValueError" and "'allreduce.twice' is under way" in text, (kind, text)
+    else:
+        time.sleep(2)  # so that rank 0's is under way while it tries
+        handle = hvd.allreduce_async(_own(2), name="twice", op=hvd.Sum)
+    assert hvd.synchronize(handle).tolist() == 2 * [SUM]
+    again = hvd.allreduce_async(_own(2), name="twice", op=hvd.Sum)
+    assert hvd.synchronize(again).tolist() == 2 * [SUM]
+    whole = torch.tensor([3 * (rank + 1), 1, 7])
+    assert hvd.allreduce(whole).tolist() == [3 * SUM // size, 1, 7]
+    assert hvd.allreduce(whole, op=hvd.Sum, prescale_factor=0.5).tolist() == [
+        sum(3 * (r + 1) // 2 for r in range(size)),
+        0,
+        3 * size,
+    ]
+    rows = torch.full((size, 2), rank + 1)
+    assert hvd.reducescatter(rows).tolist() == [2 * [SUM // size]]
+    assert hvd.reducescatter(rows, op=hvd.Sum, prescale_factor=1.5).tolist() == [
+        2 * [sum(3 * (r + 1) // 2 for r in range(size))]
+    ]
+    assert rows.tolist() == size * [2 * [rank + 1]]
+    report(done=True)
 
 
 def _largest():

@@ -69,6 +69,10 @@ def test_horovod(arguments):
         ("new_optimizer", 2),
         ("one_sided", 2),
         ("optimizer_state", 2),
+        ("outside_of_a_set", 2),
+        ("outside_of_a_set", 3),
+        ("names_under_way", 2),
+        ("names_under_way", 3),
     ],
 )
 def test_horovods_functions(tmp_path, name, ranks):

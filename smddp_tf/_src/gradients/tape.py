@@ -12,7 +12,12 @@ from smddp_tf._src.gradients.options import ReduceOptions
 from smddp_tf._src.gradients.reduce import identity, local_source, reduce_all_but_local
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.ranks import set_is_alone
-from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    check_process_set,
+    global_process_set,
+    is_outside,
+)
 from smddp_tf._src.job.reduce_op import Average, ReduceOp
 from smddp_tf._src.types import Compressor, GradientTape, Tensor
 
@@ -92,7 +97,8 @@ class _Distribution:
         del use_generic_names
         unconnected = unconnected_gradients or tf.UnconnectedGradients.NONE
         grads = self._inner.gradient(target, sources, output_gradients, unconnected)
-        if set_is_alone(self._options.process_set):
+        process_set = self._options.process_set
+        if is_outside(process_set) or set_is_alone(process_set):
             return grads
 
         flat_sources = tf.nest.flatten(sources)
@@ -110,6 +116,8 @@ class _Distribution:
         return flat
 
     def _reduce(self, grads: list[Any], sources: list[Any]) -> list[Any]:
+        if is_outside(self._options.process_set):
+            return grads
         reduced = reduce_all_but_local(
             grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )
@@ -170,7 +178,7 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
         by size() / factor after it.
       num_groups: if > 0, the number of groups to reduce in, instead of buckets by size.
       groups: a list of lists of variables to reduce together, or a number, same as num_groups.
-      process_set: the ranks whose gradients are reduced; must include this rank.
+      process_set: the ranks whose gradients are reduced; on other ranks they stay as they are.
       scale_local_gradients: divide the gradients of registered local sources by size().
 
     Returns:
@@ -190,7 +198,8 @@ def DistributedGradientTape(  # noqa: N802 - Horovod's name
       6.0
     """
     ignore_devices(device_dense=device_dense, device_sparse=device_sparse)
-    check_process_set(process_set)
+    if not is_outside(process_set):
+        check_process_set(process_set)
     options = ReduceOptions(
         op=op,
         compression=compression,

@@ -184,6 +184,14 @@ def require_process_set(process_set: Any) -> None:
         )
 
 
+def is_outside(process_set: Any) -> bool:
+    """Whether a set of the job leaves out this rank, whose gradients then stay its own.
+
+    Other collectives refuse the rank. With Horovod, too, tape and optimizers do not.
+    """
+    return isinstance(process_set, ProcessSet) and process_set.included() is False
+
+
 def check_process_set(process_set: Any) -> ProcessGroup:
     """Checks that this rank may use a process set, and returns its group.
 

@@ -9,6 +9,7 @@ from checks import WAYS, checked, equal, raises, refused
 from harness import rank, report, size
 
 import smddp_tf as hvd
+import smddp_tf.keras as hvd_keras
 
 
 def _reductions(s, way, wrap):
@@ -90,10 +91,30 @@ def _refused_outside(s):
         lambda: hvd.broadcast_variables([], 2, process_set=s),
         lambda: hvd.broadcast_object(1, 2, process_set=s),
         lambda: hvd.allgather_object(1, process_set=s),
-        lambda: hvd.DistributedGradientTape(tf.GradientTape(), process_set=s),
         tf.function(lambda: hvd.allreduce(1.0, process_set=s)),
     ):
         refused(call, f"rank {rank} is not in", str(s.ranks))
+
+
+def _own_gradients_outside(s):
+    """Tape and optimizers leave gradients alone there, as Horovod's."""
+    variable = tf.Variable([1.0, 2.0])
+
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * (rank + 1.0))
+        return hvd.DistributedGradientTape(tape, process_set=s).gradient(loss, [variable])[0]
+
+    equal(gradient(), rank + 1.0)
+    equal(tf.function(gradient)(), rank + 1.0)
+    for make in (hvd_keras.DistributedOptimizer, hvd_keras.PartialDistributedOptimizer):
+        optimizer = make(tf.keras.optimizers.SGD(1.0), process_set=s)
+        optimizer.apply_gradients([(tf.fill([2], rank + 1.0), variable)])
+        equal(variable, np.array([1.0, 2.0]) - rank - 1)
+        variable.assign([1.0, 2.0])
+    sgd = tf.keras.optimizers.SGD(1.0)
+    passes = {"backward_passes_per_step": 2}
+    refused(lambda: hvd_keras.DistributedOptimizer(sgd, process_set=s, **passes), f"rank {rank} is not")
 
 
 def every_collective():
@@ -109,6 +130,7 @@ def every_collective():
                 hvd.broadcast(1.0, outsider, process_set=s)
         else:
             _refused_outside(s)
+            _own_gradients_outside(s)
     refused(lambda: hvd.allreduce(1.0, process_set=1), "not a ProcessSet")
     refused(lambda: hvd.allreduce(1.0, process_set=hvd.ProcessSet([0, 1])), "not in the job")
     _everything(hvd.global_process_set)
