@@ -8,7 +8,6 @@ from __future__ import annotations
 import collections
 import io
 import math
-import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,39 +23,17 @@ from smddp_tf._src.job.process_sets import (
     global_process_set,
 )
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
-from smddp_tf.torch import _checks, _dtypes, _requests
+from smddp_tf.torch import _checks, _dtypes, _names, _requests
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._compression import Compression, NoneCompressor
 from smddp_tf.torch._steps import Collective, Steps, start
-
-_unnamed: collections.Counter[str] = collections.Counter()  # collectives, by function
-_counting = threading.Lock()
-
-
-def count_unnamed() -> dict[str, int]:
-    """How many collectives without a name there were, of each function."""
-    with _counting:
-        return dict(_unnamed)
-
-
-def count_unnamed_from(counts: dict[str, int]) -> None:
-    """Goes on from count_unnamed()'s result, as ranks do that have come since."""
-    with _counting:
-        _unnamed.clear()
-        _unnamed.update(counts)
-
-
-def _next_name(what: str) -> str:
-    with _counting:
-        _unnamed[what] += 1
-        return f"noname.{_unnamed[what]}"
 
 
 def begin(
     what: str, name: str | None, number: int, steps: Steps, wait: bool, tensors: Any = None
 ) -> Work:
     """Starts a collective on the process set with this number; by default named by its count."""
-    name = f"{what}.{name or _next_name(what)}"
+    name = f"{what}.{name or _names.next_name(what, number)}"
     return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait, tensors)
 
 

@@ -9,7 +9,7 @@ from torch.distributed import DistBackendError
 
 from smddp_tf._src.job import basics, native
 from smddp_tf._src.job.enums import Code
-from smddp_tf.torch import _collectives, _steps
+from smddp_tf.torch import _collectives, _names, _steps
 
 
 def join(device: int = -1) -> int:
@@ -52,7 +52,7 @@ def join(device: int = -1) -> int:
 
 def _agree_on_names() -> None:
     """Collectives without a name are known by their number, and ranks have made different ones."""
-    most: collections.Counter[str] = collections.Counter()
-    for counts in _collectives.allgather_object(_collectives.count_unnamed(), name="join"):
-        most |= collections.Counter(counts)
-    _collectives.count_unnamed_from(most)
+    most: _names.Unnamed = collections.Counter()
+    for counts in _collectives.allgather_object(_names.count(), name="join"):
+        most |= counts
+    _names.count_from(most)

@@ -75,6 +75,7 @@ class _Reducer:
         self._parameters = parameters
         self._handles: dict[int, list[Any]] = {}
         self._waits = False  # for the handles of a step
+        self._reduced = False  # the gradients, and there are no newer ones
         self._begin_step()
         for other in list(_reducers):
             if not other._bucket.keys().isdisjoint(self._bucket):
@@ -88,7 +89,7 @@ class _Reducer:
         if begun or self._handles or self._waits:
             for one in self._parameters:
                 one.grad = None
-        self._handles, self._waits = {}, False
+        self._handles, self._waits, self._reduced = {}, False, False
         self._begin_step()
 
     def _retire(self) -> None:
@@ -103,7 +104,7 @@ class _Reducer:
 
     def _ready(self, one: torch.Tensor) -> None:
         """The gradient of a parameter is there."""
-        number = self._bucket[one]
+        number, self._reduced = self._bucket[one], False
         if number in self._handles:
             raise AssertionError(
                 "a gradient was computed again after its reduction began; call optimizer.step() "
@@ -121,10 +122,12 @@ class _Reducer:
         for place, one in enumerate(self.buckets[number]):
             if one.grad is None:  # not computed here, but perhaps on another rank
                 one.grad = self._nothing(one)
-            if one.grad.is_sparse and self._dense:
-                one.grad = one.grad.to_dense()
             if one.grad.is_sparse:
                 self._sparse[one] = one.grad.sparse_dim()
+            if one.grad.is_sparse and self._dense:
+                one.grad = one.grad.to_dense()
+                handles.append((None, one))
+            if one.grad.is_sparse:
                 handle = self._reduce(one.grad, f"{name}, sparse {place}")
                 handles.append((handle, one))
                 continue
@@ -143,6 +146,15 @@ class _Reducer:
         indices = torch.empty((dims, 0), dtype=torch.int64, device=one.device)
         return torch.sparse_coo_tensor(indices, one.new_empty((0, *one.shape[dims:])), one.shape)
 
+    def step_is_made(self) -> None:
+        """The next step reduces what gradients there are then, also without a backward pass."""
+        self._reduced = False
+
+    def synchronize_once(self) -> None:
+        """Same as synchronize(), unless that was called for the same gradients."""
+        if not self._reduced:
+            self.synchronize()
+
     def synchronize(self) -> None:
         """Waits for all gradients; those that were not computed count as zeros.
 
@@ -160,11 +172,17 @@ class _Reducer:
         handles, self._handles = self._handles, {}
         self._begin_step()
         self._waits = True
+        to_sparse = []
         for handle, one in itertools.chain.from_iterable(handles.values()):
+            if handle is None:
+                to_sparse.append(one)
+                continue
             handle.wait()
             if one is not None:
                 one.grad = handle()
-        self._waits = False
+        for one in to_sparse:  # as its optimizer expects
+            one.grad = one.grad.to_sparse(self._sparse[one])
+        self._waits, self._reduced = False, True
 
 
 def count() -> int:
@@ -195,8 +213,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Makes an optimizer reduce gradients over the ranks before each step.
 
     Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs. The
-    optimizer also gets synchronize(), which waits for them, and skip_synchronize(), under which
-    step() does not wait again: for a script that clips gradients in between.
+    optimizer also gets synchronize(), which waits for them, so that a script can clip gradients
+    before step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
 
     Args:
       optimizer: of parameters in the same order on all ranks.
@@ -207,8 +225,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       gradient_predivide_factor: divides before the sum, with Average; the rest follows after it.
       num_groups: accepted as Horovod accepts it; buckets are by size.
       groups: likewise.
-      sparse_as_dense: makes sparse gradients dense; otherwise ranks gather their elements. If a
-        rank computes none for a parameter, it takes for dense what was never sparse.
+      sparse_as_dense: sparse gradients travel as dense ones, and are sparse again afterwards;
+        otherwise ranks gather their elements. If a rank computes none for a parameter, it takes for
+        dense what was never sparse.
       process_set: whose ranks take part; on others gradients stay as they are.
 
     Returns:
@@ -273,7 +292,8 @@ def _give_methods(optimizer: Any, reducer: _Reducer) -> None:
                 "step(), without a closure"
             )
         if waits:
-            reducer.synchronize()
+            reducer.synchronize_once()
+        reducer.step_is_made()
 
     def synchronize(self: Any) -> None:
         reducer.synchronize()

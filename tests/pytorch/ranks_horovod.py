@@ -241,6 +241,56 @@ def outside_of_a_set():
 
 
 @without_init
+def unnamed_in_sets():
+    """Ranks of different process sets make different numbers of collectives without a name."""
+    hvd.init()
+    sets = [hvd.add_process_set([r for r in range(size) if r % 2 == odd]) for odd in (0, 1)]
+    mine = sets[rank % 2]
+    for _ in range(3 + 4 * (rank % 2)):
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=mine).item() == mine.size()
+        assert hvd.broadcast(_own(2), mine.ranks[0], process_set=mine).tolist() == 2 * [
+            mine.ranks[0] + 1
+        ]
+    assert hvd.allreduce(_own(3), op=hvd.Sum).tolist() == 3 * [SUM]
+    assert hvd.broadcast(_own(2), size - 1).tolist() == 2 * [float(size)]
+    report(done=True)
+
+
+@without_init
+def steps_of_the_script():
+    """synchronize() before step(), which reduces no gradient again; sparse gradients as dense."""
+    hvd.init()
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), op=hvd.Sum)
+    for step in range(1, 4):
+        optimizer.zero_grad()
+        (weight * (rank + 1)).sum().backward()
+        if step != 2:
+            optimizer.synchronize()
+            assert weight.grad.tolist() == 2 * [SUM]
+            weight.grad /= 2
+        optimizer.step()
+    assert weight.tolist() == 2 * [-2.0 * SUM]
+    weight.grad = torch.full((2,), rank + 1.0)  # not by a backward pass
+    optimizer.step()
+    assert weight.tolist() == 2 * [-3.0 * SUM]
+
+    table = torch.nn.Embedding(6, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    sparse = torch.optim.SparseAdam(list(table.parameters()), lr=0.5)
+    sparse = hvd.DistributedOptimizer(sparse, sparse_as_dense=True, op=hvd.Sum)
+    sparse.zero_grad()
+    (table(torch.tensor([rank % 2, 4])) * (rank + 1)).sum().backward()
+    sparse.synchronize()
+    assert table.weight.grad.is_sparse
+    rows = [sum(r + 1 for r in range(size) if r % 2 == odd) for odd in (0, 1)] + [0, 0, SUM, 0]
+    assert table.weight.grad.to_dense()[:, 0].tolist() == rows
+    sparse.step()
+    assert table.weight[:, 0].ne(0).tolist() == [row != 0 for row in rows]
+    report(done=True)
+
+
+@without_init
 def names_under_way():
     """A second collective of a name is refused at its call, and the job goes on."""
     hvd.init()

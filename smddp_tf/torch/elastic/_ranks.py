@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from smddp_tf._src.job.reduce_op import Max
-from smddp_tf.torch import _collectives, _optimizer
+from smddp_tf.torch import _collectives, _names, _optimizer
 
 
 class TorchRanks:
@@ -31,10 +31,10 @@ class TorchRanks:
 
     def count(self) -> Any:
         """How many collectives without a name, and optimizers, there were."""
-        return _collectives.count_unnamed(), _optimizer.count()
+        return _names.count(), _optimizer.count()
 
     def count_from(self, count: Any) -> None:
         """Numbers go on from count()'s result; gradients of a step that failed are dropped."""
         unnamed, optimizers = count
-        _collectives.count_unnamed_from(unnamed)
+        _names.count_from(unnamed)
         _optimizer.begin_again(optimizers)

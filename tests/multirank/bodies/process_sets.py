@@ -114,7 +114,9 @@ def _own_gradients_outside(s):
         variable.assign([1.0, 2.0])
     sgd = tf.keras.optimizers.SGD(1.0)
     passes = {"backward_passes_per_step": 2}
-    refused(lambda: hvd_keras.DistributedOptimizer(sgd, process_set=s, **passes), f"rank {rank} is not")
+    refused(
+        lambda: hvd_keras.DistributedOptimizer(sgd, process_set=s, **passes), f"rank {rank} is not"
+    )
 
 
 def every_collective():
