@@ -10,6 +10,11 @@ def test_every_collective(job, python):
     assert results[2]["checks"] > results[0]["checks"] > 60
 
 
+def test_gradients_outside_of_a_set(job, python):
+    """Tapes and optimizers leave the gradients of other ranks as they are."""
+    job(process_sets.own_gradients_outside, 2, python=python).check(2)
+
+
 def test_between_nodes(job):
     """Sets within a node, across nodes, and with more ranks on one node than on the other."""
     job(process_sets.between_nodes, 4, env={"SMDDP_NODES": "2"}).check(4)
