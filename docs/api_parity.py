@@ -290,8 +290,9 @@ def smddp_torch_rows() -> list:
     defined = {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
     rows = []
     for name in sorted(SMDDP_TORCH.split(), key=str.lower):
-        remark = SMDDP_TORCH_DIFFERENCES.get(name, "" if name in defined else "PyTorch's own")
-        rows.append(f"| `{name}` | works | {remark} |")
+        own = SMDDP_TORCH_DIFFERENCES.get(name, "" if name in defined else None)
+        status = "works" if own is None or name in defined else "missing"
+        rows.append(f"| `{name}` | {status} | {'from PyTorch' if own is None else own} |")
     return rows
 
 

@@ -10,12 +10,11 @@ does what other threads than the main one call.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any
 
@@ -65,26 +64,28 @@ class Collective:
         self.what, self._set, self._limit = what, process_set, limit
         self._matching = _order_of_calls() if matching is None else matching
         self._name = name.encode()
+        self._by_name, self._key = matching is Matching.BY_NAME, (process_set, self._name)
 
-    @contextlib.contextmanager
-    def taking_its_name(self) -> Iterator[contextlib.ExitStack]:
-        """Context that others of its name do not enter; pop_all() of what it gives prolongs it.
+    def take_name(self) -> None:
+        """Keeps others from its name until give_name_back(), if ranks match it by that.
 
         Raises:
           ValueError: another one of that name is under way, and ranks would take them for this one.
         """
-        key = self._set, self._name
-        with contextlib.ExitStack() as stack:
-            if self._matching == Matching.BY_NAME:
-                with _taking:
-                    if key in _taken:
-                        raise ValueError(
-                            f"{self._name.decode()!r} is under way already: give each collective a "
-                            "name of its own, or synchronize() the first one before"
-                        )
-                    _taken.add(key)
-                stack.callback(_taken.discard, key)
-            yield stack
+        if not self._by_name:
+            return
+        with _taking:
+            if self._key in _taken:
+                raise ValueError(
+                    f"{self._name.decode()!r} is under way already: give each collective a name of "
+                    "its own, or synchronize() the first one before"
+                )
+            _taken.add(self._key)
+
+    def give_name_back(self) -> None:
+        """Others may have its name now."""
+        if self._by_name:
+            _taken.discard(self._key)
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
@@ -139,7 +140,6 @@ class Pending(Work):
       collective: for its requests and messages.
       steps: which have yielded `first`.
       first: its first request.
-      name: what is closed when it has ended.
       stream: of the GPU, in which the caller works.
     """
 
@@ -148,12 +148,10 @@ class Pending(Work):
         collective: Collective,
         steps: Steps,
         first: native.Request,
-        name: contextlib.ExitStack,
         stream: torch.cuda.Stream | None = None,
     ) -> None:
         super().__init__()
         self._collective, self._steps, self._stream = collective, steps, stream
-        self._held_name = name
         self._result: Any = None
         self._error: Exception | None = None
         self._over = False
@@ -196,7 +194,7 @@ class Pending(Work):
 
     def _end(self, error: Exception | None) -> None:
         self._steps.close()
-        self._held_name.close()
+        self._collective.give_name_back()
         with self._guard:
             self._error, self._over = error, True
             told = self._told
@@ -311,24 +309,35 @@ def start(collective: Collective, steps: Steps, asynchronous: bool, tensors: Any
       ValueError: another one of its name is under way.
       DistBackendError: the collective failed; nothing was sent if ranks disagree.
     """
-    with collective.taking_its_name() as name:
-        try:
-            request = next(steps)
-        except StopIteration as end:
-            return Ended(end.value)
-        except BadInputError as problem:
-            collective.refuse(problem)
-            raise
+    collective.take_name()
+    goes_on = False
+    try:
+        request = next(steps)
         if asynchronous:
-            return Pending(collective, steps, request, name.pop_all(), _streams.of(tensors))
-        try:
-            while True:
-                collective.run(request)
-                request = next(steps)
-        except StopIteration as end:
-            return Ended(end.value)
-        except BadInputError as problem:  # of what the ranks have told each other: all find it
-            raise collective.error(str(problem)) from None
+            pending = Pending(collective, steps, request, _streams.of(tensors))
+            goes_on = True
+            return pending
+    except StopIteration as end:
+        return Ended(end.value)
+    except BadInputError as problem:
+        collective.refuse(problem)
+        raise
+    else:
+        return _to_the_end(collective, steps, request)
+    finally:
+        if not goes_on:
+            collective.give_name_back()
+
+
+def _to_the_end(collective: Collective, steps: Steps, request: native.Request) -> Work:
+    try:
+        while True:
+            collective.run(request)
+            request = next(steps)
+    except StopIteration as end:
+        return Ended(end.value)
+    except BadInputError as problem:  # of what the ranks have told each other: all find it
+        raise collective.error(str(problem)) from None
 
 
 def wait_for_all() -> None:

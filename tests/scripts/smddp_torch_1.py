@@ -35,6 +35,12 @@ dist.all_reduce(mean, op=dist.ReduceOp.AVERAGE, group=dist.group.WORLD)
 assert mean.item() == (world_size - 1) / 2, mean
 dist.barrier()
 equal = torch.equal(weights, model.module.weight)
+gathered = [torch.empty(1) for _ in range(world_size)]
+dist.all_gather(gathered, torch.tensor([float(rank)]))
+assert [one.item() for one in gathered] == list(range(world_size)), gathered
+swapped = torch.empty(world_size)
+dist.all_to_all_single(swapped, torch.full((world_size,), float(rank)))
+assert swapped.tolist() == list(range(world_size)), swapped
 backend = dist.get_backend()
 dist.destroy_process_group()
 print(f"rank {rank} local {local_rank} equal {equal} sum {total.item() == world_size} {backend}")
