@@ -244,6 +244,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 def built_layers(layers: Any) -> list[Any]:
     """Returns a layer or a list of layers as a list, after checking that all are built.
 
+    A built layer may have none, as RepeatVector.
+
     Raises:
       TypeError: an item is not a layer.
       ValueError: a layer has no trainable weights yet.
@@ -253,7 +255,7 @@ def built_layers(layers: Any) -> list[Any]:
     for layer in layers:
         if not hasattr(layer, "trainable_weights"):
             raise TypeError(f"local_layers has {layer!r}, which is not a Keras layer")
-        if not layer.trainable_weights:
+        if not layer.trainable_weights and not layer.built:
             raise ValueError(
                 f"local layer {layer.name!r} has no trainable weights yet; build the model first"
             )

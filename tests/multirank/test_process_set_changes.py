@@ -51,6 +51,12 @@ def test_sets_given_to_init(job):
     assert [results[r]["sum"] for r in range(3)] == [2.0, 1.0, 2.0]
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_sets_of_communicators(job, ranks):
+    """Horovod's way to make sets of MPI's Split()."""
+    job(process_set_changes.communicators_are_the_sets, ranks, timeout=60).check(ranks)
+
+
 def test_a_part_of_the_ranks_is_the_job(job):
     """init(comm=...): ranks are renumbered; the rest is alone, or another job."""
     job(process_set_changes.a_part_is_the_job, 3, timeout=60).check(3)

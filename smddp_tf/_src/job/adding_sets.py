@@ -13,9 +13,23 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
-from smddp_tf._src.job import native, rendezvous
-from smddp_tf._src.job.process_sets import ProcessSet, added_sets, c_ranks, check_status
+from smddp_tf._src.job import basics, native, rendezvous
+from smddp_tf._src.job.process_sets import (
+    ProcessSet,
+    added_sets,
+    c_ranks,
+    check_status,
+    global_process_set,
+    is_communicator,
+)
+from smddp_tf._src.job.reduce_op import ReduceOp
+
+_INT64 = 9  # SMDDP_INT64
+_IN_NONE, _OUTSIDE = -1, -2  # what a rank tells of its communicator instead of the lowest rank
+
+_chosen: list[int] = []  # those of mpirun's ranks that init() was given as the job's
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -25,7 +39,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     (stats()["staging_bytes"]).
 
     Args:
-      process_set: a ProcessSet or a list of ranks; the same on all ranks.
+      process_set: a ProcessSet or a list of ranks; the same on all ranks. A ProcessSet of an mpi4py
+        communicator may be another one on other ranks, as Split() makes them: the sets of all ranks
+        are added.
 
     Returns:
       The ProcessSet, ready to be passed to collectives.
@@ -35,7 +51,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Raises:
       ValueError: the ranks pass different lists; the list is empty, repeats a rank or contains one
-        that does not exist; a set of the same ranks exists. Raised on all ranks.
+        that does not exist; a set of the same ranks exists. Raised on all ranks. Of several
+        communicators, those before the refused one stay added.
       JobError: a rank died or timed out.
 
     Examples:
@@ -51,14 +68,73 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ValueError(f"{process_set!r} is in the job already")
     if process_set.ranks is None:
         raise ValueError("this ProcessSet was removed; make a new one")
+    if process_set.mpi_comm is not None and not rendezvous.is_elastic():
+        _add_parts(process_set)
+        return process_set
     if not _is_newcomer():
-        number = ctypes.c_int()
-        ranks = process_set.ranks
-        add = native.core().smddp_process_set_add
-        check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
-        process_set._bind(number.value, ranks)
+        _add(process_set, process_set.ranks)
     _keep(process_set)
     return process_set
+
+
+def add_process_sets(process_sets: list[ProcessSet]) -> None:
+    """Adds all of these sets, or, if it raises ValueError, none."""
+    before = set(added_sets)
+    try:
+        for one in process_sets:
+            add_process_set(one)
+    except ValueError:
+        for number in sorted(set(added_sets) - before):
+            one = added_sets[number]
+            ranks = one.ranks
+            remove_process_set(one)
+            one.ranks = ranks  # it may be added again
+        raise
+
+
+def _add(process_set: ProcessSet, ranks: list[int]) -> None:
+    """Adds one set, which all ranks know."""
+    number = ctypes.c_int()
+    add = native.core().smddp_process_set_add
+    check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
+    process_set._bind(number.value, ranks)
+
+
+def _add_parts(process_set: ProcessSet) -> None:
+    """Adds the sets of all ranks' communicators, in the order of their lowest ranks.
+
+    A communicator has the rank that holds it, so each rank tells the others the lowest of its own.
+    """
+    size, rank = basics.size(), basics.rank()
+    own = _job_ranks(process_set.ranks)
+    told, heard = (ctypes.c_int64 * size)(), (ctypes.c_int64 * size)()
+    told[rank] = _OUTSIDE if own is None else min(own, default=_IN_NONE)
+    factor, name = ctypes.c_double(1.0), b"add_process_set(ProcessSet(communicator))"
+    allreduce = native.core().smddp_allreduce
+    # The others' places are zeros.
+    count = ctypes.c_int64(size)
+    check_status(allreduce(told, heard, count, _INT64, int(ReduceOp.Sum), factor, factor, name))
+    lowest = list(heard)
+    if _OUTSIDE in lowest:
+        raise ValueError(
+            f"the communicator that rank {lowest.index(_OUTSIDE)} gives to ProcessSet() has ranks "
+            "that are not in the job"
+        )
+    for first in sorted(set(lowest) - {_IN_NONE}):
+        ranks = [one for one in range(size) if lowest[one] == first]
+        _add(process_set if rank in ranks else ProcessSet(ranks), ranks)
+
+
+def _job_ranks(ranks: list[int]) -> list[int] | None:
+    """The numbers in the job of ranks that mpirun started; None: some are not in it."""
+    chosen = _chosen or list(range(basics.size()))
+    return [chosen.index(one) for one in ranks] if set(ranks) <= set(chosen) else None
+
+
+def choose(comm: Any, ranks: list[int]) -> None:
+    """init() was given comm, these of mpirun's ranks, as the job; none: it was given nothing."""
+    _chosen[:] = ranks
+    global_process_set.mpi_comm = comm if is_communicator(comm) else None
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:

@@ -13,7 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from smddp_tf._src.job import agreement, basics, config, native, rendezvous
-from smddp_tf._src.job.adding_sets import add_process_set, forget_sets_from, suspend_sets
+from smddp_tf._src.job.adding_sets import (
+    add_process_sets,
+    choose,
+    forget_sets_from,
+    suspend_sets,
+)
 from smddp_tf._src.job.bootstrap import Bootstrap, Exchange
 from smddp_tf._src.job.enums import Code
 from smddp_tf._src.job.process_sets import (
@@ -28,6 +33,7 @@ from smddp_tf.errors import InitError
 
 _init_lock = threading.RLock()  # reset callbacks, which reconnect() calls, may call init()
 _exit_hooks_installed = False
+_sets_refused = False  # the job is there, but not the process sets that init() was given
 _failed = False
 _bootstrap: Bootstrap | None = None  # of init_with(): the core calls its functions
 
@@ -197,7 +203,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         ignored, accepted for compatibility: sets can always be added.
 
     Raises:
-      ValueError: an argument is invalid, or differs between ranks; raised on all ranks.
+      ValueError: an argument is invalid, or differs between ranks; raised on all ranks. If sets
+        were refused, the job is there without any, and a further call may give others.
       InitError: the ranks cannot be connected, or their settings are invalid or differ (raised on
         all ranks); or the launcher started further processes that cannot be joined; or a rank
         started this process. The message includes the remedy.
@@ -209,7 +216,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     """
     with _init_lock:
         if basics.is_initialized():
-            if comm is not None or process_sets not in (None, "dynamic"):
+            if _sets_refused and process_sets not in (None, "dynamic"):
+                _add_sets(validate_process_sets(process_sets))
+            elif comm is not None or process_sets not in (None, "dynamic"):
                 warnings.warn(
                     "init() was called before, so its arguments have no effect now; "
                     "add_process_set() adds sets",
@@ -228,12 +237,22 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         else:
             code = native.core().smddp_init_job(c_ranks(ranks), len(ranks), *_terms())
             _check_start(code)
+            choose(comm, ranks)
         _begun(has_peers=basics.mpi_enabled() or rendezvous.is_elastic())
-        if not rendezvous.is_elastic():
-            text = ", ".join(str(process_set.ranks) for process_set in wanted)
-            check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
-        for process_set in wanted:
-            add_process_set(process_set)
+        _add_sets(wanted)
+
+
+def _add_sets(wanted: list[ProcessSet]) -> None:
+    """Adds the sets that init() was given. If it raises, init() may be given others."""
+    global _sets_refused
+    _sets_refused = True
+    if not rendezvous.is_elastic():
+        text = ", ".join(
+            str(one.ranks) if one.mpi_comm is None else "a communicator" for one in wanted
+        )
+        check_status(native.core().smddp_agree(f"init(process_sets=[{text}])".encode()))
+    add_process_sets(wanted)
+    _sets_refused = False
 
 
 def init_with(rank: int, size: int, exchange: Exchange) -> None:

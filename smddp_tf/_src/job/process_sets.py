@@ -15,11 +15,21 @@ from smddp_tf.errors import JobError, NotInitializedError
 added_sets: dict[int, ProcessSet] = {}  # by process_set_id, without the global one
 
 
+def is_communicator(ranks_or_comm: Any) -> bool:
+    """Whether it is one of mpi4py's."""
+    return hasattr(ranks_or_comm, "Get_group")
+
+
 def ranks_of(ranks_or_comm: Any) -> list[int]:
-    """The ranks of a list or an mpi4py communicator, in the given order."""
-    if hasattr(ranks_or_comm, "Get_group"):
+    """The ranks of a list or an mpi4py communicator, in the given order.
+
+    A communicator's are those that mpirun started; MPI.COMM_NULL has none.
+    """
+    if is_communicator(ranks_or_comm):
         from mpi4py import MPI  # installed, since the argument is one of its objects
 
+        if ranks_or_comm == MPI.COMM_NULL:
+            return []
         group, world = ranks_or_comm.Get_group(), MPI.COMM_WORLD.Get_group()
         return list(MPI.Group.Translate_ranks(group, list(range(group.size)), world))
     try:
@@ -41,11 +51,13 @@ class ProcessSet:
     rank may be a member of several sets; sets never wait for each other.
 
     Args:
-      ranks_or_comm: ranks of the job, in any order, or an mpi4py communicator.
+      ranks_or_comm: ranks of the job, in any order, or an mpi4py communicator. The ranks may pass
+        the parts that MPI's Split() makes, each its own; MPI.COMM_NULL where a rank is in none.
 
     Attributes:
       ranks: the ranks, in ascending order; None once the set is removed.
       process_set_id: the set's number in the job; None until it is added and once it is removed.
+      mpi_comm: the communicator, or None.
 
     Raises:
       ValueError: the argument is neither a list of ranks nor a communicator.
@@ -60,10 +72,13 @@ class ProcessSet:
 
     process_set_id: int | None = None
     ranks: Any = None  # a list once it is added; None would make every use of it a check
+    mpi_comm: Any = None
     _why_not = ""  # why it is not in the job, if that is known
 
     def __init__(self, ranks_or_comm: Any) -> None:
         self.ranks = sorted(ranks_of(ranks_or_comm))
+        if is_communicator(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
 
     def __repr__(self) -> str:
         return f"ProcessSet({self.ranks}, process_set_id={self.process_set_id})"

@@ -130,6 +130,13 @@ class _ApplyWhenDue(Hook):
         aggregated |= not kwargs.pop("experimental_aggregate_gradients", True)
         if not aggregated:
             pairs = self.aggregate(pairs)
+        is_update, self.aggregate.is_update = self.aggregate.is_update, None
+        if is_update is None:
+            raise ValueError(
+                f"backward_passes_per_step={self.distribution.passes} needs gradients that this "
+                "optimizer has aggregated itself. Call apply_gradients() without "
+                "skip_gradients_aggregation=True and experimental_aggregate_gradients=False"
+            )
 
         optimizer, variables = self.optimizer, [variable for _, variable in pairs]
         with tf.init_scope():
@@ -145,7 +152,7 @@ class _ApplyWhenDue(Hook):
             optimizer.iterations.assign_add(1)
             return tf.constant(False)
 
-        applied = tf.cond(self.aggregate.is_update, update, count)
+        applied = tf.cond(is_update, update, count)
         return optimizer.iterations if tf.executing_eagerly() else applied.op
 
 

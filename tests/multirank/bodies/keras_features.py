@@ -64,8 +64,10 @@ def _local_gradients():
     layer, other = keras.layers.Dense(1), keras.layers.Dense(1)
     layer.build((None, 2))
     other.build((None, 2))
+    repeat = keras.layers.RepeatVector(2)
+    repeat.build((None, 1))
     optimizer = hvd.PartialDistributedOptimizer(
-        keras.optimizers.SGD(1.0), local_layers=layer, scale_local_gradients=False
+        keras.optimizers.SGD(1.0), local_layers=[layer, repeat], scale_local_gradients=False
     )
     before = [layer.kernel.numpy().copy(), other.kernel.numpy().copy()]
     grads = [tf.fill([2, 1], rank + 1.0)] * 2
@@ -139,6 +141,11 @@ def _a_step_with_local_gradients(sgd):
                 sgd.apply(optimizer, [tf.constant(1.0)], [w])
         found = [str(w.message) for w in caught if "were not reduced" in str(w.message)]
         assert len(found) == 1, found
+    if hasattr(sgd, "aggregate_gradients"):
+        optimizer = hvd.DistributedOptimizer(sgd(0.1), backward_passes_per_step=2)
+        optimizer.apply_gradients([(tf.constant(1.0), w)])
+        with raises(ValueError, "aggregated itself"):
+            optimizer.apply_gradients([(tf.constant(1.0), w)], skip_gradients_aggregation=True)
 
 
 def _fit_that_is_not_distributed():

@@ -220,6 +220,51 @@ def a_communicator_is_the_job():
     report(done=True)
 
 
+@without_init
+def communicators_are_the_sets():
+    """Each rank gives its own part, as Split() makes them; a refused list may be mended."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    half = world.Split(color=rank % 2, key=rank)
+    if size > 2:
+        mine, first = hvd.ProcessSet(half), hvd.ProcessSet([0])
+        for bad, why in ((world.Dup(), "has all ranks"), (half.Dup(), "exists already")):
+            with raises(ValueError, why):
+                hvd.init(comm=world, process_sets=[mine, first, hvd.ProcessSet(bad)])
+            assert hvd.is_initialized() and mine.process_set_id is first.process_set_id is None
+        with raises(ValueError, "a communicator"):
+            hvd.init(process_sets=[mine] if rank else [first])
+        hvd.init(process_sets=[mine, first])
+        assert first.size() == 1 and first.included() == (rank == 0)
+    else:
+        mine = hvd.ProcessSet(half)
+        hvd.init(comm=world, process_sets=[mine])
+    assert mine.mpi_comm is half and mine.ranks == list(range(rank % 2, size, 2))
+    numbers = world.allgather(mine.process_set_id)
+    assert numbers[:2] == sorted(set(numbers)), numbers
+    assert float(hvd.allreduce(float(rank), op=hvd.Sum, process_set=mine)) == half.allreduce(rank)
+    if size > 2:
+        hvd.remove_process_set(first)
+    # Not every rank is in one, and a part of the last job has numbers of its own.
+    tail = world.Split(color=0 if rank else MPI.UNDEFINED, key=-rank)
+    if size > 2:
+        last = hvd.add_process_set(hvd.ProcessSet(tail))
+        assert bool(last.included()) == (rank > 0)
+        if rank:
+            assert float(hvd.allreduce(1.0, op=hvd.Sum, process_set=last)) == size - 1
+    hvd.shutdown()
+    hvd.init(comm=tail if rank else [0])  # the last rank is the first
+    if rank:
+        alone = hvd.ProcessSet(tail.Split(color=rank))
+        if size > 2:
+            hvd.add_process_set(alone)
+            assert alone.ranks == [size - 1 - rank], alone.ranks
+            with raises(ValueError, "not in the job"):
+                hvd.add_process_set(hvd.ProcessSet(MPI.COMM_WORLD))
+    report(done=True)
+
+
 def added_until_it_fails():
     """The others hear of what happened to one of them while it was added."""
     begin, busy = time.monotonic(), time.process_time()
