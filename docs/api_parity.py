@@ -161,7 +161,7 @@ TORCH = (
 )
 TORCH_DIFFERENCES = {
     "grouped_allreduce": "",
-    "Adasum": "is a ValueError where it is used",
+    "Adasum": "any number of ranks, and process sets",
     "allgather_async": "refuses a tensor that requires a gradient",
     "broadcast_async": "refuses a tensor that requires a gradient",
     "sparse_allreduce_async": "synchronize() takes its handle too; the result is coalesced",
@@ -278,7 +278,6 @@ def torch_rows() -> list:
     rows = []
     for name in sorted(TORCH.split(), key=str.lower):
         status = "works" if name in there else "missing"
-        status = "partly" if name == "Adasum" else status
         remark = TORCH_DIFFERENCES.get(name, DIFFERENCES.get(name, ""))
         rows.append(f"| `{name}` | {status} | {remark} |")
     return rows

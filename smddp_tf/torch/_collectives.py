@@ -23,7 +23,7 @@ from smddp_tf._src.job.process_sets import (
     global_process_set,
 )
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
-from smddp_tf.torch import _checks, _dtypes, _names, _requests
+from smddp_tf.torch import _adasum, _checks, _dtypes, _names, _requests
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._compression import Compression, NoneCompressor
 from smddp_tf.torch._steps import Collective, Steps, start
@@ -41,16 +41,13 @@ def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:
     """The reduce operation of Horovod's old argument, or of its new one.
 
     Raises:
-      ValueError: both are given, or the operation is not there for PyTorch.
+      ValueError: both are given, or there is no such operation.
     """
     if average is not None and op is not None:
         raise ValueError("give op or average, not both; average is Horovod's old name for op")
     if op is None:
         return Sum if average is False else Average
-    op = ReduceOp(op)
-    if op is Adasum:
-        raise ValueError("Adasum is there for TensorFlow only; take Average or Sum")
-    return op
+    return ReduceOp(op)
 
 
 def check_reducible(dtype: torch.dtype, what: str) -> None:
@@ -71,9 +68,14 @@ def alike(tensors: Sequence[torch.Tensor]) -> Iterable[list[int]]:
     return places.values()
 
 
-def _reduce(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
+def _reduce(
+    tensors: list[Any], op: ReduceOp, before: float, after: float, group: ProcessGroup
+) -> Steps:
     """Reduces tensors of one dtype in place."""
     order = _checks.in_place(tensors, "allreduce")
+    if op is Adasum:
+        yield from _adasum.combine(tensors, before, after, group)
+        return tensors
     check_reducible(tensors[0].dtype, "allreduce")
     if before != 1 and not tensors[0].is_floating_point():
         with torch.no_grad():
@@ -89,21 +91,31 @@ def prescaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     return (tensor.double() * factor).to(tensor.dtype)
 
 
-def reduced_lists(tensors: list[Any], op: ReduceOp, before: float, after: float) -> Steps:
+def reduced_lists(
+    tensors: list[Any], op: ReduceOp, before: float, after: float, group: ProcessGroup
+) -> Steps:
     """Reduces tensors in place, those of a dtype on a device together."""
     for places in alike(tensors):
-        yield from _reduce([tensors[place].detach() for place in places], op, before, after)
+        some = [tensors[place].detach() for place in places]
+        yield from _reduce(some, op, before, after, group)
     return tensors
 
 
-def reduced(tensors: list[Any], compression: Any, op: ReduceOp, before: float, after: float) -> Any:
-    """Steps that reduce tensors in place, compressed on the way."""
+def reduced(
+    tensors: list[Any],
+    compression: Any,
+    op: ReduceOp,
+    before: float,
+    after: float,
+    group: ProcessGroup,
+) -> Steps:
+    """Reduces tensors of one dtype in place, compressed on the way."""
     if compression is NoneCompressor:
-        yield from _reduce(tensors, op, before, after)
+        yield from _reduce(tensors, op, before, after, group)
         return tensors
     with torch.no_grad():
         pairs = [compression.compress(tensor) for tensor in tensors]
-    yield from _reduce([tensor for tensor, _ in pairs], op, before, after)
+    yield from _reduce([tensor for tensor, _ in pairs], op, before, after, group)
     with torch.no_grad():
         for tensor, (small, context) in zip(tensors, pairs, strict=True):
             tensor.copy_(compression.decompress(small, context))
@@ -135,7 +147,8 @@ def allreduce_async_(
       tensor: of any shape, of a floating or integer dtype, equal on all ranks; contiguous.
       average: Horovod's old argument; False means Sum.
       name: by which ranks match it; no other that is under way has it.
-      op: Average (of integers without its fraction), Sum, Min, Max or Product.
+      op: Average (of integers without its fraction), Sum, Adasum (of floating dtypes), Min, Max or
+        Product.
       prescale_factor: multiplies the tensor before it is reduced.
       postscale_factor: multiplies the result.
       process_set: whose ranks take part.
@@ -153,9 +166,9 @@ def allreduce_async_(
       True
     """
     op = resolve_op(average, op)
-    number = check_process_set(process_set).id
-    steps = _first(_reduce([tensor.detach()], op, prescale_factor, postscale_factor))
-    return begin("allreduce", name, number, steps, wait=False, tensors=tensor)
+    group = check_process_set(process_set)
+    steps = _first(_reduce([tensor.detach()], op, prescale_factor, postscale_factor, group))
+    return begin("allreduce", name, group.id, steps, wait=False, tensors=tensor)
 
 
 def allreduce_async(tensor: torch.Tensor, *arguments: Any, **named: Any) -> Work:
@@ -214,9 +227,10 @@ def _reduce_now(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Reduces copies of tensors, and waits."""
-    copies, number = [copy(one) for one in tensors], check_process_set(process_set).id
-    steps = reduced_lists(copies, resolve_op(average, op), prescale_factor, postscale_factor)
-    return begin(what, name, number, steps, True, copies).result()
+    copies, group = [copy(one) for one in tensors], check_process_set(process_set)
+    op = resolve_op(average, op)
+    steps = reduced_lists(copies, op, prescale_factor, postscale_factor, group)
+    return begin(what, name, group.id, steps, True, copies).result()
 
 
 def allreduce(

@@ -16,7 +16,7 @@ from smddp_tf._src.job.process_sets import (
     check_process_set,
     global_process_set,
 )
-from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
+from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
 from smddp_tf.torch import _checks, _requests
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._collectives import (
@@ -146,6 +146,18 @@ def alltoall(
     return output if splits is None else (output, received)
 
 
+def scatter_op(op: ReduceOp) -> ReduceOp:
+    """The reduce operation.
+
+    Raises:
+      ValueError: it is not there for reducescatter.
+    """
+    op = resolve_op(None, op)
+    if op is Adasum:
+        raise ValueError("reducescatter takes no Adasum; allreduce does")
+    return op
+
+
 def scattered(
     tensors: Sequence[torch.Tensor], op: ReduceOp, before: float, after: float, group: ProcessGroup
 ) -> Steps:
@@ -197,7 +209,7 @@ def reducescatter_async(
       >>> hvd.synchronize(handle).tolist() == [2 * [hvd.size()]]
       True
     """
-    group, op = check_process_set(process_set), resolve_op(None, op)
+    group, op = check_process_set(process_set), scatter_op(op)
 
     def steps() -> Steps:
         own = yield from scattered([tensor], op, prescale_factor, postscale_factor, group)
@@ -213,7 +225,7 @@ class Reducescatter(torch.autograd.Function):
     def forward(ctx: Any, what: str, options: dict[str, Any], *tensors: torch.Tensor) -> Any:
         ctx.options, group = options, check_process_set(options["process_set"])
         factors = options["prescale_factor"], options["postscale_factor"]
-        steps = scattered(tensors, resolve_op(None, options["op"]), *factors, group)
+        steps = scattered(tensors, scatter_op(options["op"]), *factors, group)
         return tuple(begin(what, options["name"], group.id, steps, True, tensors).result())
 
     @staticmethod

@@ -13,7 +13,7 @@ from smddp_tf._src.job.reduce_op import Average, ReduceOp
 from smddp_tf.torch import _collectives
 from smddp_tf.torch._collectives import begin, resolve_op, synchronize
 from smddp_tf.torch._compression import Compression
-from smddp_tf.torch._exchange import Reducescatter, scattered
+from smddp_tf.torch._exchange import Reducescatter, scatter_op, scattered
 from smddp_tf.torch._steps import Steps
 
 
@@ -63,9 +63,9 @@ def grouped_allreduce_async_(
     """
     listed, op = _list(tensors, "grouped_allreduce"), resolve_op(average, op)
 
-    number = check_process_set(process_set).id
-    steps = _collectives.reduced_lists(listed, op, prescale_factor, postscale_factor)
-    return begin("grouped_allreduce", name, number, steps, wait=False, tensors=listed)
+    group = check_process_set(process_set)
+    steps = _collectives.reduced_lists(listed, op, prescale_factor, postscale_factor, group)
+    return begin("grouped_allreduce", name, group.id, steps, wait=False, tensors=listed)
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor], *arguments: Any, **named: Any) -> Work:
@@ -185,7 +185,7 @@ def grouped_reducescatter_async(
       >>> hvd.synchronize(handle)[0].tolist()
       [1.0]
     """
-    listed, op = _list(tensors, "grouped_reducescatter"), resolve_op(None, op)
+    listed, op = _list(tensors, "grouped_reducescatter"), scatter_op(op)
     group = check_process_set(process_set)
     steps = scattered(listed, op, prescale_factor, postscale_factor, group)
     return begin("grouped_reducescatter", name, group.id, steps, wait=False, tensors=listed)

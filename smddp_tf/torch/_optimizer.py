@@ -18,8 +18,8 @@ from smddp_tf._src.job.process_sets import (
     global_process_set,
     is_outside,
 )
-from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
-from smddp_tf.torch import _collectives
+from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
+from smddp_tf.torch import _adasum, _collectives
 from smddp_tf.torch._compression import Compression
 from smddp_tf.torch._sparse import reduced_gradient
 
@@ -221,7 +221,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       named_parameters: model.named_parameters(); only checked.
       compression: Compression.none or .fp16; of dense gradients.
       backward_passes_per_step: gradients of so many passes are summed before they are reduced.
-      op: Average or Sum.
+      op: Average, Sum or Adasum. With Adasum each rank makes a step of its own, and the ranks'
+        steps are combined, as with Horovod.
       gradient_predivide_factor: divides before the sum, with Average; the rest follows after it.
       num_groups: accepted as Horovod accepts it; buckets are by size.
       groups: likewise.
@@ -251,8 +252,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     if not outside:
         check_process_set(process_set)
     op = _collectives.resolve_op(None, op)
-    if op not in (Average, Sum):
-        raise ValueError(f"op={op}: gradients are reduced by Average or Sum")
+    if op not in (Average, Sum, Adasum):
+        raise ValueError(f"op={op}: gradients are reduced by Average, Sum or Adasum")
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor is for op=hvd.Average")
     if backward_passes_per_step < 1:
@@ -270,15 +271,34 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
             before, after, kind = 1 / factor, factor / group.size, Sum
         if isinstance(gradients, torch.Tensor):
             return reduced_gradient(gradients, kind, before, after, name, group)
-        steps = _collectives.reduced(gradients, compression, kind, before, after)
+        steps = _collectives.reduced(gradients, compression, kind, before, after, group)
         begin = _collectives.begin
         return begin("gradients", name, group.id, steps, wait=False, tensors=gradients)
 
     _made += 1
     needed = [one for one in parameters if one.requires_grad and not outside]
+    if op is Adasum:
+        name = f"optimizer {_made}"
+        buckets = _buckets(needed, config.load().bucket_bytes)
+        _adasum.combine_steps(optimizer, buckets, lambda steps, of: reduce(steps, f"{name}, {of}"))
+        _give_adasum_methods(optimizer)
+        return optimizer
     reducer = _Reducer(needed, reduce, backward_passes_per_step, sparse_as_dense, _made)
     _give_methods(optimizer, reducer)
     return optimizer
+
+
+def _give_adasum_methods(optimizer: Any) -> None:
+    """Adds synchronize() and skip_synchronize(), by which scripts reach reduced gradients."""
+
+    def synchronize(self: Any) -> None:
+        """Does nothing, as with Horovod: gradients stay the rank's own."""
+
+    def skip_synchronize(self: Any) -> None:
+        raise ValueError("with op=hvd.Adasum each step() exchanges; it cannot be skipped")
+
+    optimizer.synchronize = types.MethodType(synchronize, optimizer)
+    optimizer.skip_synchronize = types.MethodType(skip_synchronize, optimizer)
 
 
 def _give_methods(optimizer: Any, reducer: _Reducer) -> None:

@@ -72,7 +72,6 @@ def errors():
     kind, text = _error(lambda: hvd.allgather(torch.ones(2, 3 + rank)))
     assert kind == "DistBackendError" and "rows of [3]" in text and "rows of [4]" in text, text
     for function, words in {
-        lambda: hvd.allreduce(_own(2), op=hvd.Adasum): "Adasum is there for TensorFlow only",
         lambda: hvd.allreduce(_own(2), average=True, op=hvd.Sum): "give op or average, not both",
         lambda: hvd.allreduce(_own(2) > 1, op=hvd.Sum): "allreduce of torch.bool",
         lambda: hvd.broadcast(_own(2), size): f"root_rank={size} is not among",
@@ -86,7 +85,7 @@ def errors():
     for function, words in {
         lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), names): "must be unique",
         lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), names[:1]): "lacks 1 of",
-        lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), op=hvd.Max): "Average or Sum",
+        lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), op=hvd.Max): "Sum or Adasum",
     }.items():
         kind, text = _error(function)
         assert kind == "ValueError" and words in text, (kind, text)
