@@ -167,7 +167,7 @@ TORCH_DIFFERENCES = {
     "sparse_allreduce_async": "synchronize() takes its handle too; the result is coalesced",
     "HorovodInternalError": "is torch.distributed.DistBackendError",
     "SyncBatchNorm": "on the CPU too",
-    "DistributedOptimizer": "returns the same object; step(closure) is refused",
+    "DistributedOptimizer": "returns the same object; step(closure) reduces, also LBFGS's",
 }
 TORCH_ELASTIC = "run State ObjectState TorchState ElasticSampler"
 TORCH_ELASTIC_DIFFERENCES = {

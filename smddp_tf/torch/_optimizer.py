@@ -215,6 +215,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs. The
     optimizer also gets synchronize(), which waits for them, so that a script can clip gradients
     before step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
+    step(closure) reduces what the closure has computed; for LBFGS also the loss that it returns.
 
     Args:
       optimizer: of parameters in the same order on all ranks.
@@ -284,7 +285,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         _give_adasum_methods(optimizer)
         return optimizer
     reducer = _Reducer(needed, reduce, backward_passes_per_step, sparse_as_dense, _made)
-    _give_methods(optimizer, reducer)
+
+    def agree(loss: Any) -> Any:
+        if outside or not isinstance(optimizer, torch.optim.LBFGS):
+            return loss
+        # It goes by the loss how far it steps, and how often it calls the closure.
+        tensor = torch.as_tensor(loss).detach()
+        return _collectives.allreduce(tensor, op=op, name=loss_name, process_set=process_set)
+
+    loss_name = f"loss of optimizer {_made}"
+    _give_methods(optimizer, reducer, agree)
     return optimizer
 
 
@@ -301,19 +311,36 @@ def _give_adasum_methods(optimizer: Any) -> None:
     optimizer.skip_synchronize = types.MethodType(skip_synchronize, optimizer)
 
 
-def _give_methods(optimizer: Any, reducer: _Reducer) -> None:
-    """Has step() wait for gradients; adds synchronize() and skip_synchronize()."""
+def _with_reduction(closure: Any, reducer: _Reducer, agree: Any) -> Any:
+    """A closure after which the gradients that it computed are reduced, and its loss agreed."""
+
+    def reducing() -> Any:
+        loss = agree(closure())
+        reducer.synchronize_once()
+        reducer.step_is_made()
+        return loss
+
+    return reducing
+
+
+def _give_methods(optimizer: Any, reducer: _Reducer, agree: Any) -> None:
+    """Has step() wait for gradients; adds synchronize() and skip_synchronize().
+
+    agree: makes of this rank's loss one that all ranks have, for step(closure).
+    """
     waits = True
 
-    def before_step(self: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if any(callable(one) for one in (*arguments[1:], *named.values())):
-            raise ValueError(
-                "step(closure) computes gradients after they were reduced; call backward() before "
-                "step(), without a closure"
-            )
+    def before_step(self: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        closure = next(filter(callable, (*arguments[1:], *named.values())), None)
+        if closure is not None and (waits or isinstance(self, torch.optim.LBFGS)):
+            reducer.step_is_made()
+            given = {id(closure): _with_reduction(closure, reducer, agree)}
+            named = {name: given.get(id(one), one) for name, one in named.items()}
+            return tuple(given.get(id(one), one) for one in arguments), named
         if waits:
             reducer.synchronize_once()
         reducer.step_is_made()
+        return None
 
     def synchronize(self: Any) -> None:
         reducer.synchronize()

@@ -1,5 +1,6 @@
 """Horovod's functions for PyTorch, on every rank."""
 
+import contextlib
 import time
 
 import torch
@@ -92,8 +93,6 @@ def errors():
     optimizer = hvd.DistributedOptimizer(_sgd(model.parameters()), model.named_parameters())
     kind, text = _error(lambda: hvd.DistributedOptimizer(optimizer))
     assert kind == "ValueError" and "already" in text, text
-    kind, text = _error(lambda: optimizer.step(lambda: 0.0))
-    assert kind == "ValueError" and "step(closure)" in text, text
     model(torch.ones(1, 2)).sum().backward()
     kind, text = _error(lambda: model(torch.ones(1, 2)).sum().backward())
     assert "backward_passes_per_step" in text, text
@@ -273,6 +272,26 @@ def steps_of_the_script():
     weight.grad = torch.full((2,), rank + 1.0)  # not by a backward pass
     optimizer.step()
     assert weight.tolist() == 2 * [-3.0 * SUM]
+    for keyword in (False, True):
+        skips = optimizer.skip_synchronize() if keyword else contextlib.nullcontext()
+
+        def closure(waits=keyword):
+            optimizer.zero_grad()
+            loss = (weight * (rank + 1)).sum()
+            loss.backward()
+            if waits:  # as scripts and trainers do that clip
+                optimizer.synchronize()
+                weight.grad /= 2
+            return loss
+
+        with skips:
+            loss = optimizer.step(closure=closure) if keyword else optimizer.step(closure)
+        assert loss.item() == (rank + 1) * 2 * -SUM * (4 if keyword else 3), loss
+    assert weight.tolist() == 2 * [-4.5 * SUM]
+    optimizer.zero_grad()
+    (weight * (rank + 1)).sum().backward()
+    optimizer.step()
+    assert weight.tolist() == 2 * [-5.5 * SUM]
 
     table = torch.nn.Embedding(6, 2, sparse=True)
     torch.nn.init.zeros_(table.weight)
@@ -286,6 +305,45 @@ def steps_of_the_script():
     assert table.weight.grad.to_dense()[:, 0].tolist() == rows
     sparse.step()
     assert table.weight[:, 0].ne(0).tolist() == [row != 0 for row in rows]
+    report(done=True)
+
+
+def _fitted(parameters, first, last, distribute):
+    """Fits a curve to rows by L-BFGS, which calls the closure as often as the loss asks for."""
+    inputs = torch.linspace(-1, 1, 24, dtype=torch.float64)[first:last]
+    wanted, calls = torch.sin(3 * inputs), []
+    optimizer = torch.optim.LBFGS(parameters, max_iter=7, line_search_fn="strong_wolfe")
+    if distribute:
+        optimizer = hvd.DistributedOptimizer(optimizer)
+
+    def closure():
+        optimizer.zero_grad()
+        a, b, c = parameters
+        loss = (a * torch.tanh(b * inputs + c) - wanted).square().mean()
+        loss.backward()
+        calls.append(loss.item())
+        return loss
+
+    losses = [float(optimizer.step(closure)) for _ in range(4)]
+    return losses, len(calls)
+
+
+@without_init
+def lbfgs():
+    """The way of one process that has all ranks' rows."""
+    hvd.init()
+    own, alone = (
+        [torch.nn.Parameter(torch.tensor(x, dtype=torch.float64)) for x in (0.5, 0.7, 0.3)]
+        for _ in range(2)
+    )
+    rows = 24 // size
+    got, calls = _fitted(own, rank * rows, (rank + 1) * rows, distribute=True)
+    want, calls_alone = _fitted(alone, 0, 24, distribute=False)
+    assert calls == calls_alone > 4, (calls, calls_alone)
+    assert torch.allclose(torch.tensor(got), torch.tensor(want), rtol=1e-6), (got, want)
+    for one, other in zip(own, alone, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5), (own, alone)
+    assert len(set(hvd.allgather_object(repr([one.item().hex() for one in own])))) == 1
     report(done=True)
 
 

@@ -75,6 +75,8 @@ def test_horovod(arguments):
         ("unnamed_in_sets", 3),
         ("steps_of_the_script", 2),
         ("steps_of_the_script", 3),
+        ("lbfgs", 2),
+        ("lbfgs", 3),
         ("names_under_way", 2),
         ("names_under_way", 3),
     ],

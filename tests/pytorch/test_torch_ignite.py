@@ -1,0 +1,36 @@
+"""PyTorch Ignite on Horovod's names."""
+
+import functools
+import re
+import sys
+
+import pytest
+import torch_job
+
+launcher = torch_job.launcher
+SCRIPT = launcher.ROOT / "tests" / "scripts" / "ignite_steps.py"
+
+
+@functools.cache
+def _why_not() -> str:
+    code, output, _ = launcher.run_command([sys.executable, "-c", "import ignite"], timeout=120)
+    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["smddp_tf.launch", "-np", "2", "--alias", sys.executable], ["smddp_tf.compat"]],
+    ids=["smddprun", "spawned"],
+)
+def test_weights_of_one_process(words):
+    """Also reductions, objects and a group, on ranks that smddprun or Ignite itself starts."""
+    torch_job.need_torch()
+    if _why_not():
+        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    starts = ["2"] if words == ["smddp_tf.compat"] else []
+    command = [sys.executable, "-m", *words, SCRIPT, *starts]
+    code, output, timed_out = launcher.run_command(command, timeout=180)
+    assert (code, timed_out) == (0, False), output[-4000:]
+    for rank in range(2):
+        (line,) = re.findall(f"rank {rank} of 2 on horovod (.*)", output)
+        assert line.split() == 6 * ["True"], line
