@@ -5,8 +5,7 @@ import os
 import runpy
 import sys
 
-from smddp_tf.compat import _install
-from smddp_tf.compat.environment import adopt_horovod_environment, adopt_torch_environment
+from smddp_tf.compat import _install, environment
 
 
 def main() -> None:
@@ -19,8 +18,9 @@ def main() -> None:
     parser.add_argument("program", help="a script's path, or a module's name after -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program")
     args = parser.parse_args()
-    adopt_horovod_environment()
-    adopt_torch_environment()
+    environment.adopt_horovod_environment()
+    environment.adopt_torch_environment()
+    environment.provide_horovod_ranks()
     _install.install()
     sys.argv = [args.program, *args.arguments]
     if args.module:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 
 import launcher
@@ -185,6 +186,29 @@ def test_a_fault_of_the_script(tmp_path):
     assert code != 0
     assert "a fault of the script in step 7" in output
     assert "go on as epoch" not in output, output[-6000:]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_who_had_the_state_is_lost(tmp_path, kept):
+    """Newcomers do not begin anew in silence: they take up the last commit, or the job ends."""
+    hosts = tmp_path / "hosts.sh"
+    hosts.write_text(f"#!/bin/sh\necho localhost:$(cat {tmp_path}/ranks)\n")
+    hosts.chmod(0o755)
+    (tmp_path / "ranks").write_text("1")
+    command = [sys.executable, "-m", "smddp_tf.launch", "-np", 1, "--min-np", 1, "--max-np", 2]
+    command += ["--host-discovery-script", hosts, *launcher.warm_python(None, WITH_MPIRUN)]
+    command += [launcher.ROOT / "tests/scripts/elastic_resets.py", tmp_path]
+    env = {**WITH_MPIRUN, "SMDDP_COMMITS": str(tmp_path / "commits") if kept else ""}
+    code, output, timed_out = launcher.run_command(command, timeout=200, env=env)
+    assert not timed_out, output[-6000:]
+    begun = [int(step) for step in re.findall(r"begins at step (\d+)", output)]
+    assert begun[0] == 0 and "a fault of the reset callback" in output, output[-6000:]
+    if kept:
+        assert code == 0 and min(begun[1:]) >= 20, output[-6000:]
+        assert "ended at step 60" in output
+    else:
+        assert code != 0 and len(begun) == 1, output[-6000:]
+        assert "all ranks that had the state of the training are lost" in output
 
 
 def test_a_late_rank(tmp_path):

@@ -46,3 +46,17 @@ def test_a_loop_goes_on_after_the_last_step(samples):
     samples.epoch, samples.position = 0, 20
     assert list(samples.batches()) == []
     assert (samples.epoch, samples.position) == (1, 0)
+
+
+def test_names_of_attributes():
+    """Horovod's own tests call one commits; what is no method of a state can be an attribute."""
+    hvd.init()
+    names = {"commits": 1, "counters": 2, "source": 3, "resume": 4, "finish": 5, "is_kept": 6}
+    state = hvd.elastic.ObjectState(**names)
+    state.commits += 1
+    state.commit()
+    state.commits += 1
+    state.restore()
+    assert (state.commits, state.source) == (2, 3)
+    with pytest.raises(TypeError, match="commit= cannot be an attribute"):
+        hvd.elastic.ObjectState(commit=1)

@@ -16,14 +16,14 @@ from smddp_tf._src.job.adding_sets import (
     sets_table,
 )
 from smddp_tf._src.job.job import is_waiting, reconnect
-from smddp_tf.errors import HostsUpdatedInterrupt
+from smddp_tf.errors import HostsUpdatedInterrupt, JobError
 
 
 def _resume(state: State) -> bool:
-    """state.resume() of rank 0; all ranks hear how it went."""
+    """state._resume() of rank 0; all ranks hear how it went."""
     resumed, problem = False, None
     try:
-        resumed = state.resume()
+        resumed = state._resume()
     except ValueError as error:
         problem = str(error)
     resumed, problem = state._ranks.broadcast_object((resumed, problem), 0, "elastic resume")
@@ -33,7 +33,7 @@ def _resume(state: State) -> bool:
 
 
 def _warn_if_forgotten(state: State) -> None:
-    forgets = not (state.is_kept() or rendezvous.is_elastic())
+    forgets = not (state._is_kept() or rendezvous.is_elastic())
     if forgets and basics.size() > 1 and basics.rank() == 0:
         warnings.warn(
             "commits of the elastic state stay in memory, so a job that fails begins anew: start "
@@ -43,19 +43,33 @@ def _warn_if_forgotten(state: State) -> None:
         )
 
 
-def _take_up(state: State) -> None:
+def _take_up(state: State, has_state: bool) -> None:
     """Gives all ranks the state of the one with most commits, or the last commit's of a job before.
 
     Newcomers call it together with the ranks that were there.
+
+    Args:
+      state: this rank's.
+      has_state: it is the job's; a newcomer's is not, until it has got that of another.
+
+    Raises:
+      JobError: those that had the job's state are lost, and no file has it.
     """
-    own = state.commits, sets_table()
-    commits, tables = zip(*state._ranks.allgather_object(own, "elastic commits"), strict=True)
+    own = (has_state, state._commit_count), sets_table()
+    places, tables = zip(*state._ranks.allgather_object(own, "elastic commits"), strict=True)
     if rendezvous.is_elastic():
         make_sets_again(tables)
-    resumed = not any(commits) and _resume(state)
-    state.source = commits.index(max(commits))
+    has_most, commits = max(places)
+    resumed = not commits and _resume(state)
+    if not (has_most or resumed):
+        raise JobError(
+            "all ranks that had the state of the training are lost, before those that came could "
+            "get it; what the lost ranks have said tells why. smddprun --max-restarts N, or a "
+            "folder in SMDDP_COMMITS, keeps the last commit in a file, from which newcomers go on"
+        )
+    state._source = places.index((has_most, commits))
     state.sync()
-    state.commits = max(commits)
+    state._commit_count = commits
     if resumed:
         state.on_reset()
         state.save()
@@ -69,19 +83,21 @@ def _go_on(failure: Exception, prepare: Callable[[], None], again: bool = False)
 
 def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> Any:
     """Calls func until it returns, each time with the ranks that are there."""
-    counters, sets, count = len(state.counters), count_sets(), state._ranks.count()
+    counters, sets, count = len(state._counters), count_sets(), state._ranks.count()
     failed_at = -1  # how many commits there were at the last failure
 
     def go_back() -> None:
         state.restore()
         state.on_reset()
 
-    if is_waiting():
+    has_state = not is_waiting()
+    if not has_state:
         reconnect()
     while True:
         try:
             state._ranks.count_from(count)
-            _take_up(state)
+            _take_up(state, has_state)
+            has_state = True
             result = func(state, *args, **kwargs)
             if basics.is_initialized():
                 state._ranks.barrier()  # a rank that fails at the very end still finds the commit
@@ -94,11 +110,11 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
                 raise
             forget_sets_from(sets)
             # A rank that was only late, say, is not lost; but what fails each time is no accident.
-            _go_on(failure, go_back, again=state.commits != failed_at)
-            failed_at = state.commits
+            _go_on(failure, go_back, again=state._commit_count != failed_at)
+            failed_at = state._commit_count
         else:
             return result
-        del state.counters[counters:]  # those of callbacks that func makes anew
+        del state._counters[counters:]  # those of callbacks that func makes anew
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,6 +143,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
       TypeError: the first argument of a call is not a state.
       ValueError: the last commit cannot be read, or is of another model; raised on all ranks.
       InitError: too few ranks are left.
+      JobError: all ranks that had the state are lost, and only newcomers are left.
     """
 
     @functools.wraps(func)
@@ -139,7 +156,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
         _warn_if_forgotten(state)
         result = _train(func, state, args, kwargs)
         if basics.is_initialized():
-            state.finish()
+            state._finish()
         return result
 
     return wrapper

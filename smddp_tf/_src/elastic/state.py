@@ -23,9 +23,9 @@ class State:
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Any] = []
-        self.counters: list[Any] = []  # callbacks that keep attributes up to date
-        self.commits = 0  # how many there were, in earlier processes of the job too
-        self.source = 0  # the rank whose state sync() gives to all
+        self._counters: list[Any] = []  # callbacks that keep attributes up to date
+        self._commit_count = 0  # how many there were, in earlier processes of the job too
+        self._source = 0  # the rank whose state sync() gives to all
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Adds functions that run() calls when the ranks have changed, or the job has restarted.
@@ -47,7 +47,7 @@ class State:
     def commit(self) -> None:
         """Same as save(), and check_host_updates()."""
         self.save()
-        self.commits += 1
+        self._commit_count += 1
         self._write()
         self.check_host_updates()
 
@@ -77,15 +77,15 @@ class State:
         """Gives all ranks the state of rank 0."""
         raise NotImplementedError
 
-    def is_kept(self) -> bool:
+    def _is_kept(self) -> bool:
         """Whether commits outlive the job."""
         return True
 
-    def resume(self) -> bool:
+    def _resume(self) -> bool:
         """On rank 0, takes up the commit of the job before; returns whether there was one."""
         return False
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Forgets the commit: the training has ended well."""
 
 
@@ -122,7 +122,7 @@ class ObjectState(State):
         """Goes back to what _kept() returned."""
 
     def _send_kept(self) -> None:
-        """Gives all ranks that of the rank `source`."""
+        """Gives all ranks that of the rank `_source`."""
 
     def _saved_values(self) -> tuple[list[str], Iterable[Any]]:
         """Names and values, as of the last save(), that a commit has one by one, for memory."""
@@ -168,7 +168,7 @@ class ObjectState(State):
         super().commit()
 
     def _write(self) -> None:
-        if self.is_kept() and basics.rank() == 0:
+        if self._is_kept() and basics.rank() == 0:
             names, values = self._saved_values()
             objects = self._saved_objects
             if self._saved_kept:
@@ -178,11 +178,11 @@ class ObjectState(State):
     def sync(self) -> None:
         """Gives all ranks the state of one, which is rank 0 at first, and remembers it."""
         self._send_kept()
-        objects = self._ranks.broadcast_object(self._objects(), self.source, "elastic objects")
+        objects = self._ranks.broadcast_object(self._objects(), self._source, "elastic objects")
         self._set(objects)
         self.save()
 
-    def resume(self) -> bool:
+    def _resume(self) -> bool:
         """On rank 0, takes up the commit of the job before; returns whether there was one.
 
         Raises:
@@ -197,11 +197,11 @@ class ObjectState(State):
         self._set({name: commit.objects[name] for name in self._names if name in commit.objects})
         return True
 
-    def is_kept(self) -> bool:
+    def _is_kept(self) -> bool:
         """Whether commits outlive the job."""
         return self._commits.kept
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """Removes the commit: the training has ended well."""
         if basics.rank() == 0:
             self._commits.remove()

@@ -61,7 +61,7 @@ class CommitStateCallback(Callback):
         self._last = batch
         if self._batches >= self.batches_per_commit:
             self._batches = 0
-            for one in self.state.counters:
+            for one in self.state._counters:
                 one.note_batch(batch)
             self.state.commit()
 
@@ -69,7 +69,7 @@ class CommitStateCallback(Callback):
         """Commits."""
         del logs
         self._batches = 0
-        for one in self.state.counters:
+        for one in self.state._counters:
             one.note_epoch(epoch)
         self.state.commit()
 
@@ -81,7 +81,7 @@ class _Counter(Callback):
         super().__init__()
         self.state, self._name = _checked(state, name), name
         self._before = getattr(state, name)
-        state.counters.append(self)
+        state._counters.append(self)
 
     def _set(self, done: int) -> None:
         setattr(self.state, self._name, done)

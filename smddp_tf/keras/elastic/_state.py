@@ -54,7 +54,7 @@ class _VariableState(ObjectState):
         super().restore()
 
     def _send_kept(self) -> None:
-        broadcast_(self._variables(), self.source, "elastic state")
+        broadcast_(self._variables(), self._source, "elastic state")
 
     def _saved_values(self) -> tuple[list[str], Iterable[Any]]:
         names = [variable.name for variable, _ in self._saved]
@@ -150,7 +150,7 @@ class TensorFlowKerasState(_VariableState):
         share.restore(share.layers_of(self.model), kept)
 
     def _send_kept(self) -> None:
-        share.send(share.layers_of(self.model), self.source)
+        share.send(share.layers_of(self.model), self._source)
         super()._send_kept()
 
 

@@ -127,10 +127,10 @@ class TorchState(ObjectState):
             of_model = model.state_dict()
             tensors += [one for one in of_model.values() if torch.is_tensor(one)]
             extras[name] = {key: one for key, one in of_model.items() if not torch.is_tensor(one)}
-        _collectives.send_all(tensors, self.source, "elastic models")
+        _collectives.send_all(tensors, self._source, "elastic models")
         own = extras, {name: one.state_dict() for name, one in others.items()}
-        extras, sent = _collectives.send_object(own, self.source, "elastic state", where="cpu")
-        if basics.rank() == self.source:
+        extras, sent = _collectives.send_object(own, self._source, "elastic state", where="cpu")
+        if basics.rank() == self._source:
             return
         for name, extra in extras.items():
             if extra:
@@ -145,6 +145,6 @@ class TorchState(ObjectState):
         own = {name: (one.epoch, one.processed_indices) for name, one in samplers.items()}
         everyone = self._ranks.allgather_object(own, "elastic samples")
         for name, sampler in samplers.items():
-            epoch = everyone[self.source][name][0]
+            epoch = everyone[self._source][name][0]
             done = [done for at, done in (one[name] for one in everyone) if at == epoch]
             sampler.load_state_dict({"epoch": epoch, "processed_indices": set().union(*done)})
