@@ -188,27 +188,45 @@ def test_a_fault_of_the_script(tmp_path):
     assert "go on as epoch" not in output, output[-6000:]
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_who_had_the_state_is_lost(tmp_path, kept):
-    """Newcomers do not begin anew in silence: they take up the last commit, or the job ends."""
+def faulty(tmp_path, fault, ranks, **settings):
+    """(exit code, output, steps at which the training has begun) of elastic_faults.py."""
     hosts = tmp_path / "hosts.sh"
     hosts.write_text(f"#!/bin/sh\necho localhost:$(cat {tmp_path}/ranks)\n")
     hosts.chmod(0o755)
-    (tmp_path / "ranks").write_text("1")
-    command = [sys.executable, "-m", "smddp_tf.launch", "-np", 1, "--min-np", 1, "--max-np", 2]
-    command += ["--host-discovery-script", hosts, *launcher.warm_python(None, WITH_MPIRUN)]
-    command += [launcher.ROOT / "tests/scripts/elastic_resets.py", tmp_path]
-    env = {**WITH_MPIRUN, "SMDDP_COMMITS": str(tmp_path / "commits") if kept else ""}
-    code, output, timed_out = launcher.run_command(command, timeout=200, env=env)
+    (tmp_path / "ranks").write_text(str(ranks))
+    command = [sys.executable, "-m", "smddp_tf.launch", "-np", ranks, "--min-np", ranks]
+    command += ["--max-np", 2, "--host-discovery-script", hosts]
+    command += launcher.warm_python(None, WITH_MPIRUN)
+    command += [launcher.ROOT / "tests/scripts/elastic_faults.py", tmp_path, fault]
+    code, output, timed_out = launcher.run_command(
+        command, timeout=200, env={**WITH_MPIRUN, **settings}
+    )
     assert not timed_out, output[-6000:]
-    begun = [int(step) for step in re.findall(r"begins at step (\d+)", output)]
+    return code, output, [int(step) for step in re.findall(r"begins at step (\d+)", output)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_who_had_the_state_is_lost(tmp_path, kept):
+    """Newcomers do not begin anew in silence: they take up the last commit, or the job ends."""
+    commits = str(tmp_path / "commits") if kept else ""
+    code, output, begun = faulty(tmp_path, "reset", 1, SMDDP_COMMITS=commits)
     assert begun[0] == 0 and "a fault of the reset callback" in output, output[-6000:]
     if kept:
-        assert code == 0 and min(begun[1:]) >= 20, output[-6000:]
+        assert code == 0 and min(begun[1:]) >= 19, output[-6000:]
         assert "ended at step 60" in output
     else:
         assert code != 0 and len(begun) == 1, output[-6000:]
         assert "all ranks that had the state of the training are lost" in output
+
+
+def test_a_fault_that_comes_again(tmp_path):
+    """A rank raises in the same step, whoever it is: it is not replaced for ever."""
+    code, output, begun = faulty(tmp_path, "rank", 2)
+    assert code == 1, output[-6000:]
+    assert begun == [0] * 2 + [10] * 8, output[-6000:]
+    assert "ranks have raised errors in 5 epochs without a commit in between" in output
+    assert output.count("was lost") == 5, output[-6000:]
+    assert "RuntimeError: a fault in step 10" in output
 
 
 def test_a_late_rank(tmp_path):

@@ -75,9 +75,11 @@ def _take_up(state: State, has_state: bool) -> None:
         state.save()
 
 
-def _go_on(failure: Exception, prepare: Callable[[], None], again: bool = False) -> None:
+def _go_on(
+    failure: Exception, prepare: Callable[[], None], commits: int, again: bool = False
+) -> None:
     """Prepares the state, and joins the job's next epoch; raises the failure if there is none."""
-    if not (rendezvous.is_elastic() and reconnect(prepare, again)):
+    if not (rendezvous.is_elastic() and reconnect(prepare, again, commits)):
         raise failure
 
 
@@ -103,15 +105,16 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
                 state._ranks.barrier()  # a rank that fails at the very end still finds the commit
         except HostsUpdatedInterrupt as interrupt:
             forget_sets_from(sets)  # those that func adds anew
-            _go_on(interrupt, state.on_reset)
+            _go_on(interrupt, state.on_reset, state._commit_count)
         except Exception as failure:
             # The frameworks' exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
                 raise
             forget_sets_from(sets)
             # A rank that was only late, say, is not lost; but what fails each time is no accident.
-            _go_on(failure, go_back, again=state._commit_count != failed_at)
-            failed_at = state._commit_count
+            commits = state._commit_count
+            _go_on(failure, go_back, commits, again=commits != failed_at)
+            failed_at = commits
         else:
             return result
         del state._counters[counters:]  # those of callbacks that func makes anew

@@ -130,7 +130,9 @@ def _begin_alone(rank: int, size: int) -> None:
     basics.expect(rank, size)
 
 
-def _join_next(lost: bool, again: bool, prepare: Callable[[], None] | None = None) -> bool:
+def _join_next(
+    lost: bool, again: bool, prepare: Callable[[], None] | None = None, commits: int = 0
+) -> bool:
     """Joins the elastic job's next epoch; False if there is none, as no rank was lost.
 
     Args:
@@ -138,6 +140,7 @@ def _join_next(lost: bool, again: bool, prepare: Callable[[], None] | None = Non
       again: there is to be a next one even if no rank was lost.
       prepare: called before the ranks connect, once this one's new place is known. Its collectives
         are those of one rank, as not all others may call the same.
+      commits: how many this rank has made.
 
     A rank that is lost while the ranks connect leads to yet another epoch.
 
@@ -147,7 +150,7 @@ def _join_next(lost: bool, again: bool, prepare: Callable[[], None] | None = Non
     """
     connection = rendezvous.connection()
     while True:
-        place = connection.next(lost, again)
+        place = connection.next(lost, again, commits)
         if place.leaves:
             raise SystemExit(0)
         if not place.epoch:
@@ -164,12 +167,15 @@ def _join_next(lost: bool, again: bool, prepare: Callable[[], None] | None = Non
         lost = True
 
 
-def reconnect(prepare: Callable[[], None] | None = None, again: bool = False) -> bool:
+def reconnect(
+    prepare: Callable[[], None] | None = None, again: bool = False, commits: int = 0
+) -> bool:
     """Leaves the elastic job's epoch, and goes on with the ranks of the next.
 
     Args:
       prepare: called once this rank's new place is known, as a job of one rank.
       again: go on even if no rank was lost, with the same ones.
+      commits: how many this rank has made.
 
     Returns:
       Whether there is a next one. If not, no rank was lost, and this rank is in no job any more.
@@ -181,7 +187,7 @@ def reconnect(prepare: Callable[[], None] | None = None, again: bool = False) ->
     with _init_lock:
         lost = basics.is_initialized() and basics.is_broken()
         _leave(failed=False)
-        if not _join_next(lost, again, prepare):
+        if not _join_next(lost, again, prepare, commits):
             return False
         config.mark_rank()
         native.core().smddp_ask_before_interrupts(_may_interrupt)

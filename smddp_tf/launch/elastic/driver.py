@@ -16,6 +16,8 @@ from typing import Any
 
 EXIT_SECONDS = 30  # for a process to end by itself when it is no longer in the job
 _PATIENCE = 3  # so many slots that die before they join are replaced at once
+_SIGNALS = 128  # the lowest exit code of a process that a signal has ended
+_FAULTS = 5  # so many epochs in which a rank raises, without a commit in between, end the job
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +106,7 @@ class _Slot:
     kill_at: float = math.inf  # when its process is killed
     leaving: bool = False  # it got SIGTERM
     overdue: bool = False  # it has ended well, but its process had to be killed
+    lost_in: int = 0  # the epoch of which it was a member when it was lost
 
 
 def _counted(number: int) -> str:
@@ -133,6 +136,8 @@ class Driver:
         self._wanted: int | None = None  # ranks, as discovery says
         self._deaths = 0  # slots in a row that died before they joined
         self._start_after = -math.inf
+        self._commits = 0  # of the members that asked last
+        self._faulty: set[int] = set()  # epochs since then in which a rank's own error ended it
 
     def _forget_epoch(self) -> None:
         self._void = False  # the members know that the epoch cannot go on
@@ -163,7 +168,13 @@ class Driver:
         return self._settled(now)
 
     def asked(
-        self, number: int, epoch: int, now: float, because: str = "", again: bool = False
+        self,
+        number: int,
+        epoch: int,
+        now: float,
+        because: str = "",
+        again: bool = False,
+        commits: int = 0,
     ) -> list[Action]:
         """A slot has left this epoch, and asks for the next.
 
@@ -173,6 +184,7 @@ class Driver:
           now: the time.
           because: of an "error", if it knows.
           again: it wants a next one even if no member was lost.
+          commits: how many it has made.
         """
         slot = self._slots[number]
         if slot.phase is Phase.GONE:
@@ -182,6 +194,9 @@ class Driver:
             # Who has been told to ask may do so for another reason.
             self._failed = self._failed or not self._updated or because == "error"
             self._again = self._again or again
+            if commits > self._commits:
+                self._commits = commits
+                self._faulty.clear()
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")
         slot.phase = Phase.WAITING
@@ -240,6 +255,13 @@ class Driver:
         if number in self._lost:
             self._lost[number] = code
         del self._slots[number]
+        if slot.lost_in and 0 < code < _SIGNALS:
+            self._faulty.add(slot.lost_in)
+            if len(self._faulty) == _FAULTS and self._over is None and not self._finishing:
+                self._lost[number] = code
+                why = f"ranks have raised errors in {_FAULTS} epochs without a commit in between"
+                self._fail(why, now)
+                self._make_void(why)
         return self._settled(now)
 
     def discovered(self, wanted: float, now: float, unlisted: Collection[int] = ()) -> list[Action]:
@@ -360,6 +382,7 @@ class Driver:
             self._lost[slot.number] = 0
         slot.phase, slot.kill_at = Phase.GONE, now + EXIT_SECONDS
         if slot.number in self._members and not self._finishing:
+            slot.lost_in = self._epoch
             self._make_void(f"{name} {what}")
 
     def _make_void(self, why: str) -> None:
