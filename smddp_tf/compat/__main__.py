@@ -5,7 +5,8 @@ import os
 import runpy
 import sys
 
-from smddp_tf.compat import _install, environment
+from smddp_tf.compat import _install
+from smddp_tf.compat.environment import adopt_horovod_environment, adopt_torch_environment
 
 
 def main() -> None:
@@ -18,9 +19,8 @@ def main() -> None:
     parser.add_argument("program", help="a script's path, or a module's name after -m")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="for the program")
     args = parser.parse_args()
-    environment.adopt_horovod_environment()
-    environment.adopt_torch_environment()
-    environment.provide_horovod_ranks()
+    adopt_horovod_environment()
+    adopt_torch_environment()
     _install.install()
     sys.argv = [args.program, *args.arguments]
     if args.module:

@@ -1,21 +1,11 @@
 """Translates Horovod's environment variables, for unmodified scripts."""
 
 import os
-import socket
 
-from smddp_tf._src.job import rendezvous
 from smddp_tf.launch import torch_variables
 
 _NEVER = "10000000"  # seconds: about four months, the maximum that is accepted
 _HOROVOD_LEVELS = {"trace": "debug", "fatal": "error"}
-
-# Of HOROVOD_*: PyTorch's names.
-_RANKS = {
-    "RANK": "RANK",
-    "SIZE": "WORLD_SIZE",
-    "LOCAL_RANK": "LOCAL_RANK",
-    "LOCAL_SIZE": "LOCAL_WORLD_SIZE",
-}
 
 
 def adopt_horovod_environment() -> None:
@@ -53,20 +43,6 @@ def adopt_torch_environment() -> None:
     local_rank = os.environ.get("LOCAL_RANK")
     if local_rank is not None:
         os.environ.setdefault("SMDATAPARALLEL_LOCAL_RANK", local_rank)
-
-
-def provide_horovod_ranks() -> None:
-    """Sets HOROVOD_RANK and its like, which horovodrun sets and scripts read before init().
-
-    In an elastic job numbers change, and only hvd.rank() tells them.
-    """
-    if rendezvous.is_elastic() or "RANK" in os.environ:
-        os.environ.setdefault("HOROVOD_HOSTNAME", socket.gethostname())
-    if rendezvous.is_elastic():
-        return
-    for name, torchs in _RANKS.items():
-        if torchs in os.environ:
-            os.environ.setdefault(f"HOROVOD_{name}", os.environ[torchs])
 
 
 def torch_number(name: str) -> int | None:

@@ -34,17 +34,3 @@ def test_it_becomes_ours(given, wanted, monkeypatch):
     environment.adopt_horovod_environment()
     got = {k: v for k, v in os.environ.items() if k.startswith("SMDDP_")}
     assert got == {f"SMDDP_{name}": value for name, value in wanted.items()}
-
-
-def test_ranks_as_horovodrun_sets_them(monkeypatch):
-    """From any launcher's numbers; what is set already stays."""
-    slurm = {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}
-    monkeypatch.setattr(os, "environ", {**slurm, "HOROVOD_HOSTNAME": "a"})
-    environment.adopt_torch_environment()
-    environment.provide_horovod_ranks()
-    got = {k: v for k, v in os.environ.items() if k.startswith("HOROVOD_")}
-    wanted = {"HOSTNAME": "a", "RANK": "3", "SIZE": "4", "LOCAL_RANK": "1"}
-    assert got == {f"HOROVOD_{name}": value for name, value in wanted.items()}
-    monkeypatch.setattr(os, "environ", {})  # by no launcher
-    environment.provide_horovod_ranks()
-    assert not os.environ
