@@ -37,28 +37,30 @@ def test_a_loss_while_an_epoch_starts():
     assert job.taken()[0] == Send(0, {"do": "end", "why": SHORT})
 
 
-def _raises(job, number, slot, others, commits, code=1):
-    """A rank raises in an epoch; the others, which have made so many commits, ask for the next."""
+def _raises(job, number, slot, others, committed, code=1):
+    """A rank raises in an epoch; the others, which may have committed, ask for the next."""
     job.does("disconnected", slot)
     for other in others:
-        job.actions += job.driver.asked(other, number, job.now, because="error", commits=commits)
+        job.actions += job.driver.asked(
+            other, number, job.now, because="error", committed=committed
+        )
     job.does("exited", slot, code)
 
 
 def test_a_rank_that_raises_again_and_again():
     """Without a commit in between the job ends, and not where there is one, or for signals."""
-    for codes, progress, ends in [
-        ([1] * 5, 0, True),
-        ([1] * 9, 1, False),
-        ([137] * 9, 0, False),
-        ([1, 137] * 4 + [1], 0, True),
+    for codes, committed, ends in [
+        ([1] * 5, False, True),
+        ([1] * 9, True, False),
+        ([137] * 9, False, False),
+        ([1, 137] * 4 + [1], False, True),
     ]:
         job = begun(len(codes) + 1, 1)
         for number, code in enumerate(codes, 1):
             rest = range(number, len(codes) + 1)
-            _raises(job, number, number - 1, rest, 7 + progress * number, code)
+            _raises(job, number, number - 1, rest, committed, code)
         over = [said for said in job.said() if "without a commit in between" in said]
-        assert bool(over) == ends, (codes, progress)
+        assert bool(over) == ends, (codes, committed)
         if ends:
             assert over == ["ranks have raised errors in 5 epochs without a commit in between"]
             why = {"do": "end", "why": over[0]}

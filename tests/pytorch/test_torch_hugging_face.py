@@ -1,6 +1,5 @@
 """Accelerate and Transformers' Trainer on the backend."""
 
-import functools
 import re
 import sys
 
@@ -18,17 +17,9 @@ SAGEMAKER = {
 }
 
 
-@functools.cache
-def _why_not() -> str:
-    command = [sys.executable, "-c", "import accelerate, transformers"]
-    code, output, _ = launcher.run_command(command, timeout=120)
-    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
-
-
 def _run(*command, env=None) -> str:
     torch_job.need_torch()
-    if _why_not():
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    torch_job.need("accelerate, transformers")
     env = {**OFFLINE, **(env or {})}
     code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
     assert (code, timed_out) == (0, False), output[-4000:]

@@ -1,6 +1,5 @@
 """PyTorch Ignite on Horovod's names."""
 
-import functools
 import re
 import sys
 
@@ -11,12 +10,6 @@ launcher = torch_job.launcher
 SCRIPT = launcher.ROOT / "tests" / "scripts" / "ignite_steps.py"
 
 
-@functools.cache
-def _why_not() -> str:
-    code, output, _ = launcher.run_command([sys.executable, "-c", "import ignite"], timeout=120)
-    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
-
-
 @pytest.mark.parametrize(
     "words",
     [["smddp_tf.launch", "-np", "2", "--alias", sys.executable], ["smddp_tf.compat"]],
@@ -25,8 +18,7 @@ def _why_not() -> str:
 def test_weights_of_one_process(words):
     """Also reductions, objects and a group, on ranks that smddprun or Ignite itself starts."""
     torch_job.need_torch()
-    if _why_not():
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    torch_job.need("ignite")
     starts = ["2"] if words == ["smddp_tf.compat"] else []
     command = [sys.executable, "-m", *words, SCRIPT, *starts]
     code, output, timed_out = launcher.run_command(command, timeout=180)

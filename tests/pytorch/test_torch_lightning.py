@@ -1,6 +1,5 @@
 """Lightning's DDPStrategy on the backend, in the flow of SageMaker's guide."""
 
-import functools
 import re
 import sys
 
@@ -13,18 +12,10 @@ SCRIPT = launcher.ROOT / "tests" / "scripts" / "smddp_lightning.py"
 TWO_NODES = {"SMDDP_NODES": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 
 
-@functools.cache
-def _why_not() -> str:
-    command = [sys.executable, "-c", "import lightning.pytorch"]
-    code, output, _ = launcher.run_command(command, timeout=120)
-    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
-
-
 def need_lightning() -> None:
     """Skips the test if this Python has none."""
     torch_job.need_torch()
-    if _why_not():
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    torch_job.need("lightning.pytorch")
 
 
 def check(output, local_ranks) -> None:

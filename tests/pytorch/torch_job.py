@@ -20,17 +20,21 @@ ENVIRONMENT = {"PYTHONPATH": f"{launcher.ROOT}:{HERE}", "PYTHONWARNINGS": "ignor
 
 
 @functools.cache
-def _why_not() -> str:
-    code, output, _ = launcher.run_command(
-        [sys.executable, "-c", "import torch.distributed"], timeout=120
-    )
+def _why_not(modules: str) -> str:
+    command = [sys.executable, "-c", f"import {modules}"]
+    code, output, _ = launcher.run_command(command, timeout=120)
     return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
+
+
+def need(modules: str) -> None:
+    """Skips the test if this Python cannot import these modules, given with commas."""
+    if _why_not(modules):
+        pytest.skip(f"`make test-torch` runs it; here: {_why_not(modules)}")
 
 
 def need_torch() -> None:
     """Skips the test if this Python has no PyTorch."""
-    if _why_not():
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not()}")
+    need("torch.distributed")
 
 
 @dataclasses.dataclass

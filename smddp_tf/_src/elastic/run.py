@@ -76,10 +76,10 @@ def _take_up(state: State, has_state: bool) -> None:
 
 
 def _go_on(
-    failure: Exception, prepare: Callable[[], None], commits: int, again: bool = False
+    failure: Exception, prepare: Callable[[], None], committed: bool, again: bool = False
 ) -> None:
     """Prepares the state, and joins the job's next epoch; raises the failure if there is none."""
-    if not (rendezvous.is_elastic() and reconnect(prepare, again, commits)):
+    if not (rendezvous.is_elastic() and reconnect(prepare, again, committed)):
         raise failure
 
 
@@ -96,16 +96,17 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
     if not has_state:
         reconnect()
     while True:
+        begun_at = state._commit_count
         try:
             state._ranks.count_from(count)
             _take_up(state, has_state)
-            has_state = True
+            has_state, begun_at = True, state._commit_count
             result = func(state, *args, **kwargs)
             if basics.is_initialized():
                 state._ranks.barrier()  # a rank that fails at the very end still finds the commit
         except HostsUpdatedInterrupt as interrupt:
             forget_sets_from(sets)  # those that func adds anew
-            _go_on(interrupt, state.on_reset, state._commit_count)
+            _go_on(interrupt, state.on_reset, state._commit_count > begun_at)
         except Exception as failure:
             # The frameworks' exceptions are of many classes, so the job is asked, not they.
             if not basics.is_initialized() or not basics.is_broken():
@@ -113,7 +114,7 @@ def _train(func: Callable[..., Any], state: State, args: Any, kwargs: Any) -> An
             forget_sets_from(sets)
             # A rank that was only late, say, is not lost; but what fails each time is no accident.
             commits = state._commit_count
-            _go_on(failure, go_back, commits, again=commits != failed_at)
+            _go_on(failure, go_back, commits > begun_at, again=commits != failed_at)
             failed_at = commits
         else:
             return result

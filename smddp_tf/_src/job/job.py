@@ -131,7 +131,7 @@ def _begin_alone(rank: int, size: int) -> None:
 
 
 def _join_next(
-    lost: bool, again: bool, prepare: Callable[[], None] | None = None, commits: int = 0
+    lost: bool, again: bool, prepare: Callable[[], None] | None = None, committed: bool = False
 ) -> bool:
     """Joins the elastic job's next epoch; False if there is none, as no rank was lost.
 
@@ -140,7 +140,7 @@ def _join_next(
       again: there is to be a next one even if no rank was lost.
       prepare: called before the ranks connect, once this one's new place is known. Its collectives
         are those of one rank, as not all others may call the same.
-      commits: how many this rank has made.
+      committed: this rank has committed since the epoch began.
 
     A rank that is lost while the ranks connect leads to yet another epoch.
 
@@ -150,7 +150,7 @@ def _join_next(
     """
     connection = rendezvous.connection()
     while True:
-        place = connection.next(lost, again, commits)
+        place = connection.next(lost, again, committed)
         if place.leaves:
             raise SystemExit(0)
         if not place.epoch:
@@ -168,14 +168,14 @@ def _join_next(
 
 
 def reconnect(
-    prepare: Callable[[], None] | None = None, again: bool = False, commits: int = 0
+    prepare: Callable[[], None] | None = None, again: bool = False, committed: bool = False
 ) -> bool:
     """Leaves the elastic job's epoch, and goes on with the ranks of the next.
 
     Args:
       prepare: called once this rank's new place is known, as a job of one rank.
       again: go on even if no rank was lost, with the same ones.
-      commits: how many this rank has made.
+      committed: this rank has committed since the epoch began.
 
     Returns:
       Whether there is a next one. If not, no rank was lost, and this rank is in no job any more.
@@ -187,7 +187,7 @@ def reconnect(
     with _init_lock:
         lost = basics.is_initialized() and basics.is_broken()
         _leave(failed=False)
-        if not _join_next(lost, again, prepare, commits):
+        if not _join_next(lost, again, prepare, committed):
             return False
         config.mark_rank()
         native.core().smddp_ask_before_interrupts(_may_interrupt)

@@ -155,13 +155,13 @@ class Rendezvous:
             raise InitError(self._over)
         return self._running
 
-    def next(self, lost: bool, again: bool, commits: int = 0) -> Place:
+    def next(self, lost: bool, again: bool, committed: bool = False) -> Place:
         """Leaves the epoch, and waits for the next; without `epoch` if there is none.
 
         Args:
           lost: a collective has failed, so another rank may have been lost.
           again: there is to be a next epoch although no rank was lost.
-          commits: how many this rank has made.
+          committed: this rank has committed since the epoch began.
 
         Raises:
           InitError: the job is over.
@@ -173,8 +173,8 @@ class Rendezvous:
                 message["because"] = "error"
             if again:
                 message["again"] = True
-            if commits:
-                message["commits"] = commits
+            if committed:
+                message["committed"] = True
             self._send(message)
             while self._answer is None and not self._over:
                 self._receive(1.0)

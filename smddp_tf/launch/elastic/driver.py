@@ -136,8 +136,7 @@ class Driver:
         self._wanted: int | None = None  # ranks, as discovery says
         self._deaths = 0  # slots in a row that died before they joined
         self._start_after = -math.inf
-        self._commits = 0  # of the members that asked last
-        self._faulty: set[int] = set()  # epochs since then in which a rank's own error ended it
+        self._faulty: set[int] = set()  # epochs since a commit in which a rank raised an error
 
     def _forget_epoch(self) -> None:
         self._void = False  # the members know that the epoch cannot go on
@@ -174,7 +173,7 @@ class Driver:
         now: float,
         because: str = "",
         again: bool = False,
-        commits: int = 0,
+        committed: bool = False,
     ) -> list[Action]:
         """A slot has left this epoch, and asks for the next.
 
@@ -184,7 +183,7 @@ class Driver:
           now: the time.
           because: of an "error", if it knows.
           again: it wants a next one even if no member was lost.
-          commits: how many it has made.
+          committed: it has committed in this epoch.
         """
         slot = self._slots[number]
         if slot.phase is Phase.GONE:
@@ -194,8 +193,7 @@ class Driver:
             # Who has been told to ask may do so for another reason.
             self._failed = self._failed or not self._updated or because == "error"
             self._again = self._again or again
-            if commits > self._commits:
-                self._commits = commits
+            if committed:
                 self._faulty.clear()
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")

@@ -131,7 +131,7 @@ class Job:
                 int(message["epoch"]),
                 because=str(message.get("because", "")),
                 again="again" in message,
-                commits=int(message.get("commits", 0)),
+                committed="committed" in message,
             )
         elif kind == "gather":
             part = int(message["epoch"]), int(message["number"]), str(message["data"])

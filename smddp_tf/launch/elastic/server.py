@@ -11,7 +11,7 @@ connection that ends without "bye" is a loss. A rank sends:
     {"do": "next", "epoch": E}            it has left epoch E (0: none yet) and asks for the next;
                                           with "because": "error" if that is why, and it knows;
                                           with "again": true if there is to be another although
-                                          no member was lost; and with "commits": their number
+                                          no member was lost; with "committed" if it has
     {"do": "gather", "epoch": E, "number": I, "data": text}
                                           its part of an allgather among the epoch's members
     {"do": "fail", "epoch": E, "why": text}
