@@ -35,7 +35,6 @@ from smddp_tf._src.job.process_sets import ProcessSet, global_process_set
 from smddp_tf._src.job.reduce_op import Adasum, Average, Max, Min, Product, ReduceOp, Sum
 from smddp_tf._src.job.tracing import start_timeline, stop_timeline
 from smddp_tf._version import __version__
-from smddp_tf.launch.function.run import run
 
 _NEED_TENSORFLOW = {
     "allgather": "_src.collectives.allgather",
@@ -71,10 +70,13 @@ _NEED_TENSORFLOW = {
     "elastic": "smddp_tf",  # a module itself
 }
 
+# What else is loaded on first use: the launcher takes longer than the rest of the package.
+_LATER = {"run": "launch.function.run"}
+
 # Horovod's modules inside horovod.tensorflow that scripts reach as attributes.
 _MODULES = ("compression", "mpi_ops")
 
-if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLOW
+if TYPE_CHECKING:  # for editors; a test keeps this in sync with the tables above
     from smddp_tf import elastic
     from smddp_tf._src.collectives.allgather import allgather, grouped_allgather
     from smddp_tf._src.collectives.allreduce import allreduce, grouped_allreduce
@@ -108,6 +110,7 @@ if TYPE_CHECKING:  # for editors; a test keeps this in sync with _NEED_TENSORFLO
     )
     from smddp_tf.keras._seeds import set_random_seed
     from smddp_tf.keras._sync_batch_norm import SyncBatchNormalization
+    from smddp_tf.launch.function.run import run
 
 # Written out, since editors and type checkers read it and compute nothing.
 __all__ = [
@@ -185,12 +188,12 @@ __all__ = [
 if not TYPE_CHECKING:  # or type checkers would take any name for one of ours
 
     def __getattr__(name: str) -> Any:
-        """Loads names that need TensorFlow on first use."""
+        """Loads names on first use."""
         if name in _MODULES:
             return importlib.import_module(f"smddp_tf.{name}")
-        if name not in _NEED_TENSORFLOW:
+        where = _NEED_TENSORFLOW.get(name) or _LATER.get(name)
+        if not where:
             raise AttributeError(f"module 'smddp_tf' has no attribute {name!r}")
-        where = _NEED_TENSORFLOW[name]
         if where == "smddp_tf":
             value = importlib.import_module(f"smddp_tf.{name}")
         else:

@@ -1,5 +1,6 @@
 """One wheel file, installed as a user would, on both TensorFlows and under both MPIs."""
 
+import importlib.metadata
 import os
 import platform
 import subprocess
@@ -46,6 +47,15 @@ def test_needs_neither_tensorflow_nor_mpi(installed, tmp_path):
     result = subprocess.run(command, check=False, **options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(str(installed)), result.stdout
+
+
+def test_pytorch_finds_the_backend(installed):
+    """By the entry point that `import torch` calls, which names a function of the wheel."""
+    (path,) = installed.glob("smddp_tf-*.dist-info")
+    (entry,) = importlib.metadata.PathDistribution(path).entry_points.select(group="torch.backends")
+    code = f"from {entry.module} import {entry.attr}"
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env, cwd=installed, timeout=60)
 
 
 @pytest.mark.parametrize("mpi", list(LAUNCHERS))

@@ -1,6 +1,5 @@
 """Collects the Python layer's settings and versions, which init() compares across ranks."""
 
-import importlib.metadata
 import sys
 from typing import Any
 
@@ -15,6 +14,8 @@ _DISTRIBUTIONS = {
 
 def _version(module: str, distributions: Any) -> str:
     """The module's major.minor version, without importing it; "" if unknown."""
+    import importlib.metadata  # which takes longer to load than this package
+
     found = getattr(sys.modules.get(module), "__version__", None)
     for name in () if found else distributions:
         try:
