@@ -96,9 +96,11 @@ def combine_steps(
     """
     starts: list[list[torch.Tensor]] = []
 
+    @torch.compiler.disable
     def before_step(*arguments: Any) -> None:
         starts[:] = [[one.detach().clone() for one in bucket] for bucket in buckets]
 
+    @torch.compiler.disable
     def after_step(*arguments: Any) -> None:
         for number, (bucket, old) in enumerate(zip(buckets, starts, strict=True)):
             with torch.no_grad():

@@ -11,8 +11,8 @@ from torch.distributed import DistBackendError
 
 from smddp_tf._src.job import basics, config, job, process_sets, rendezvous
 from smddp_tf.torch import _gloo, _store
-from smddp_tf.torch._group import NAME, SmddpProcessGroup
 
+NAME = "smddp"
 _HEAR_SECONDS = 10
 _NAP_SECONDS = 0.002
 
@@ -88,6 +88,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
     if number is None:
         # Adding a process set takes all ranks of the job, and torch calls members only.
         return _gloo.connect(options.store, rank, size, options.timeout)
+    # Later than the rest: it loads torch.compile's modules, which takes seconds.
+    from smddp_tf.torch._group import SmddpProcessGroup
+
     name = options.group_id
     return SmddpProcessGroup(options.store, rank, ranks, name, number, options.timeout)
 

@@ -26,7 +26,8 @@ def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
     """Rejects what has no elements in memory, and tensors of several dtypes or devices.
 
     Raises:
-      BadInputError: a tensor is sparse or on no CPU or GPU, or dtypes or devices differ.
+      BadInputError: a tensor is sparse, on no CPU or GPU or without memory, or dtypes or devices
+        differ.
     """
     for tensor in tensors:
         if tensor.layout is not torch.strided:
@@ -37,6 +38,11 @@ def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
             raise BadInputError(
                 f"{what} takes tensors on the CPU or a GPU, not on {tensor.device}; give "
                 "tensor.cpu()"
+            )
+        if tensor.numel() and not tensor.data_ptr():
+            raise BadInputError(
+                f"{what} takes tensors with elements in memory, not a {type(tensor).__name__} "
+                "that stands for others; of a DTensor give tensor.to_local()"
             )
         if tensor.device != tensors[0].device:
             raise BadInputError(

@@ -22,8 +22,6 @@ from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._point_to_point import PointToPoint
 from smddp_tf.torch._steps import Collective, Steps, numbered
 
-NAME = "smddp"
-
 
 def _list(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -103,7 +101,7 @@ class SmddpProcessGroup(ProcessGroup):
 
     def name(self) -> str:
         """The backend's name."""
-        return NAME
+        return "smddp"
 
     getRank, getSize, getBackendName = rank, size, name  # noqa: N815 - torch's names
 
@@ -115,6 +113,12 @@ class SmddpProcessGroup(ProcessGroup):
     def group_name(self) -> str:
         """The group's name, the same on all its ranks."""
         return self._label
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Where tensors may be: asynchronous checkpoints and loaders of whole states ask."""
+        names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+        return [torch.device(name) for name in names]
 
     def __repr__(self) -> str:
         return f"SmddpProcessGroup(rank={self._rank}, ranks={list(self._ranks)})"
@@ -451,7 +455,7 @@ class SmddpProcessGroup(ProcessGroup):
         where = f"barrier {next(self._barriers)} of group {self._label}"
         _monitored.barrier(self._store, self._rank, self.size(), where, seconds, wait_all_ranks)
 
-    # ---- between two ranks
+    # ---- between two ranks; C++ calls these in compiled functions too
 
     def _connections(self) -> PointToPoint:
         if self._between_two is None:
@@ -459,14 +463,17 @@ class SmddpProcessGroup(ProcessGroup):
             self._between_two = PointToPoint(*place, self._timeout)
         return self._between_two
 
+    @torch.compiler.disable
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
         """Sends a tensor to a rank of the group."""
         return self._connections().send(tensors, dst, tag)
 
+    @torch.compiler.disable
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
         """Receives a tensor from a rank of the group."""
         return self._connections().recv(tensors, src, tag)
 
+    @torch.compiler.disable
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
         """Receives a tensor from any rank of the group."""
         return self._connections().recv_anysource(tensors, tag)

@@ -81,7 +81,9 @@ class _Reducer:
             if not other._bucket.keys().isdisjoint(self._bucket):
                 other._retire()
         _reducers.add(self)
-        self._hooks = [one.register_post_accumulate_grad_hook(self._ready) for one in parameters]
+        # A step may be compiled as a whole; what makes it run on ranks is not for the compiler.
+        ready = torch.compiler.disable(self._ready)
+        self._hooks = [one.register_post_accumulate_grad_hook(ready) for one in parameters]
 
     def begin_again(self) -> None:
         """Drops the gradients of a step that is under way: its reductions have failed."""
@@ -330,6 +332,7 @@ def _give_methods(optimizer: Any, reducer: _Reducer, agree: Any) -> None:
     """
     waits = True
 
+    @torch.compiler.disable
     def before_step(self: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
         closure = next(filter(callable, (*arguments[1:], *named.values())), None)
         if closure is not None and (waits or isinstance(self, torch.optim.LBFGS)):
@@ -342,6 +345,7 @@ def _give_methods(optimizer: Any, reducer: _Reducer, agree: Any) -> None:
         reducer.step_is_made()
         return None
 
+    @torch.compiler.disable
     def synchronize(self: Any) -> None:
         reducer.synchronize()
 

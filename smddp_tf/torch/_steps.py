@@ -354,10 +354,12 @@ def abort(why: str) -> None:
 def numbered(what: str) -> Callable[..., Any]:
     """Makes a method of a process group, which yields requests, one that returns a Work.
 
-    The method runs to its end before it returns if its options' asyncOp is False.
+    The method runs to its end before it returns if its options' asyncOp is False. torch.compile
+    leaves it as it is: C++ calls it in steps that are compiled, and DDP does so from there too.
     """
 
     def decorate(method: Callable[..., Steps]) -> Callable[..., Work]:
+        @torch.compiler.disable
         @functools.wraps(method)
         def call(group: Any, *arguments: Any, **named: Any) -> Work:
             options = named.get("opts", arguments[-1] if arguments else None)

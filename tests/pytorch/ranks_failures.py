@@ -8,8 +8,10 @@ import time
 import torch
 import torch.distributed as dist
 from harness import rank, report, size, without_init
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
-import smddp_tf.torch  # noqa: F401 - registers the backend
+import smddp_tf.torch as hvd
 
 LAST = size - 1
 
@@ -115,6 +117,8 @@ def bad_input():
     op = dist.ReduceOp
     good = torch.ones(3)
     strided = torch.ones(3, 2)[:, 0]
+    mesh = init_device_mesh("cpu", (size,))
+    divided = DTensor.from_local(torch.ones(3), mesh, [Shard(0)])
     cases = {
         "sparse": (lambda: dist.all_reduce(torch.ones(2, 2).to_sparse_csr()), "to_dense()"),
         "strided": (_waited(dist.all_reduce, strided), "strides (2,)"),
@@ -127,6 +131,7 @@ def bad_input():
             "has no SUM of torch.float8_e4m3fn",
         ),
         "device": (lambda: dist.all_reduce(torch.ones(3, device="meta")), "not on meta"),
+        "DTensor": (lambda: dist.all_reduce(divided.clone()), "to_local()"),
         "mixed": (
             lambda: dist.all_reduce_coalesced([torch.ones(1), torch.ones(1, device="meta")]),
             "not on meta",
@@ -144,6 +149,8 @@ def bad_input():
             "do not divide; give split sizes",
         ),
     }
+    kind, text = _error(lambda: hvd.broadcast(divided, 0))  # which is matched by name
+    assert (kind, "to_local()" in text) == ("BadInputError", True), (kind, text)
     for name, (function, words) in cases.items():
         kind, text = _error(function)
         assert (kind, words in text) == ("BadInputError", True), (name, kind, text)

@@ -10,10 +10,12 @@ import tempfile
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from harness import rank, report, size, without_init
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import smddp_tf.torch  # noqa: F401 - registers the backend
+import smddp_tf.torch as hvd
 
 ROWS = 4
 STEPS = 4
@@ -119,6 +121,105 @@ def data_parallel():
     report(done=True)
 
 
+def _compiled(whole):
+    """Compiles as torch.compile does, but for machine code, which takes a compiler and minutes."""
+    return torch.compile(whole, backend="aot_eager")
+
+
+def _steps_compiled_whole(model, optimizer):
+    """The step of a loop as one compiled function."""
+
+    @_compiled
+    def step(number):
+        optimizer.zero_grad()
+        loss = _loss(model, number, ROWS * rank, ROWS * (rank + 1), True)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    for number in range(STEPS):
+        step(number)
+
+
+@without_init
+def compiled():
+    """torch.compile of models and of whole steps: DDP, fully_shard, Horovod's optimizer."""
+    dist.init_process_group("smddp")
+    alone = _alone(Whole)
+    for model in (_compiled(DistributedDataParallel(Whole())), _compiled(Whole())):
+        if not isinstance(model._orig_mod, DistributedDataParallel):
+            model = DistributedDataParallel(model)
+        _train(model, _sgd(model.parameters()))
+        _assert_equal(list(model.parameters()), alone)
+    model = Whole()
+    optimizer = hvd.DistributedOptimizer(_sgd(model.parameters()), model.named_parameters())
+    _train(_compiled(model), optimizer)
+    _assert_equal(list(model.parameters()), alone)
+    for wrap in (DistributedDataParallel, None):
+        inner = Whole()
+        optimizer = _sgd(inner.parameters())
+        if wrap is None:
+            optimizer = hvd.DistributedOptimizer(optimizer, inner.named_parameters())
+        _steps_compiled_whole(wrap(inner) if wrap else inner, optimizer)
+        _assert_equal(list(inner.parameters()), alone)
+    model = Whole()
+    fully_shard(model.inner.first)
+    fully_shard(model)
+    _train(_compiled(model), _sgd(model.parameters()))
+    _assert_equal([one.full_tensor() for one in model.parameters()], alone)
+    report(done=True)
+
+
+@without_init
+def collectives_in_compiled_functions():
+    """torch.distributed's, functional ones and Horovod's, again and again."""
+    dist.init_process_group("smddp")
+
+    @_compiled
+    def of_torch(tensor):
+        work = dist.all_reduce(tensor, async_op=True)
+        doubled = tensor.new_ones(3) * 2
+        work.wait()
+        parts = [torch.empty_like(tensor) for _ in range(size)]
+        dist.all_gather(parts, tensor + rank)
+        dist.barrier()
+        return torch.stack(parts).sum(0) + doubled
+
+    @_compiled
+    def functional(tensor):
+        total = functional_collectives.all_reduce(tensor * 2, "sum", dist.group.WORLD)
+        gathered = functional_collectives.all_gather_tensor(total, 0, dist.group.WORLD)
+        return functional_collectives.reduce_scatter_tensor(gathered, "avg", 0, dist.group.WORLD)
+
+    @_compiled
+    def horovods(tensor):
+        total = hvd.allreduce(tensor * 2, op=hvd.Sum)
+        handle = hvd.allreduce_async(total + rank, op=hvd.Sum)
+        return hvd.broadcast(hvd.synchronize(handle) + 1, 1)
+
+    @_compiled
+    def between_two(tensor):
+        if rank == 0:
+            dist.send(tensor, 1)
+        else:
+            dist.recv(tensor, 0)
+        received = torch.empty_like(tensor)
+        sent = dist.P2POp(dist.isend, tensor + rank, 1 - rank)
+        for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, received, 1 - rank)]):
+            work.wait()
+        return received + dist.get_world_size()
+
+    ranks = sum(range(size))
+    for i in range(10):  # also where Dynamo has given up compiling the same again
+        own = torch.full((3,), float(rank + i))
+        total = ranks + size * i
+        assert torch.equal(between_two(own.clone()), torch.full((3,), float(i + 1 - rank + size)))
+        assert torch.equal(functional(own), torch.full((3,), 2.0 * total))
+        assert torch.equal(horovods(own), torch.full((3,), 2.0 * total * size + ranks + 1))
+        assert torch.equal(of_torch(own), torch.full((3,), float(total * size + ranks + 2)))
+    report(done=True)
+
+
 @without_init
 def unused_on_some_ranks():
     """A layer that one rank alone has used gets its gradient on all."""
@@ -139,10 +240,10 @@ def _everyone_has(weights):
 
 
 def _fully_sharded(alone):
-    """fully_shard and its checkpoint, which another model loads."""
+    """fully_shard and its checkpoints, which another model loads; also one that rank 0 has."""
     from torch.distributed import checkpoint
+    from torch.distributed.checkpoint import state_dict as whole
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(torch.get_default_device().type, (size,))
     sharded, loaded = Whole(), Whole()
@@ -152,10 +253,22 @@ def _fully_sharded(alone):
     _assert_equal([weights.full_tensor() for weights in sharded.parameters()], alone)
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder, 0)
-    checkpoint.save(sharded.state_dict(), checkpoint_id=folder[0])
-    state = loaded.state_dict()
-    checkpoint.load(state, checkpoint_id=folder[0])
-    loaded.load_state_dict(state)
+    for save in (checkpoint.save, checkpoint.async_save):
+        saving = save(sharded.state_dict(), checkpoint_id=f"{folder[0]}/{save.__name__}")
+        if save is checkpoint.async_save:
+            saving.result(timeout=60)
+        for weights in loaded.parameters():
+            weights.data.zero_()
+        state = loaded.state_dict()
+        checkpoint.load(state, checkpoint_id=f"{folder[0]}/{save.__name__}")
+        loaded.load_state_dict(state)
+        _assert_equal([weights.full_tensor() for weights in loaded.parameters()], alone)
+    options = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = whole.get_model_state_dict(sharded, options=options)  # empty but on rank 0
+    for weights in loaded.parameters():
+        weights.data.zero_()
+    options = whole.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    whole.set_model_state_dict(loaded, state, options=options)
     _assert_equal([weights.full_tensor() for weights in loaded.parameters()], alone)
     dist.barrier()
     if rank == 0:

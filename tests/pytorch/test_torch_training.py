@@ -10,6 +10,12 @@ def test_data_parallel(tmp_path, ranks):
     torch_job.run(tmp_path, "ranks_training", "data_parallel", ranks).check(ranks)
 
 
+@pytest.mark.parametrize("name", ["compiled", "collectives_in_compiled_functions"])
+def test_compile(tmp_path, name):
+    """torch.compile: the bits of a process that does not compile."""
+    torch_job.run(tmp_path, "ranks_training", name, 2).check(2)
+
+
 def test_unused_on_some_ranks(tmp_path):
     """find_unused_parameters where ranks differ."""
     torch_job.run(tmp_path, "ranks_training", "unused_on_some_ranks", 2).check(2)
