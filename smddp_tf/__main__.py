@@ -37,6 +37,14 @@ def _tensorflow_lines() -> list:
     ]
 
 
+def _pytorch_lines() -> list:
+    """PyTorch's version, if it is there: the backend is Python alone."""
+    try:
+        return [f"PyTorch {importlib.metadata.version('torch')}"]
+    except importlib.metadata.PackageNotFoundError:
+        return []
+
+
 def _installed_from() -> str:
     """The wheel's tag, or where the package lies if it is not an installed wheel's."""
     here = pathlib.Path(smddp_tf.__file__).parent
@@ -86,6 +94,7 @@ def _lines() -> list:
         f"NCCL: {native.nccl()}",
         f"kernels for GPUs: {native.kernels()}",
         *_tensorflow_lines(),
+        *_pytorch_lines(),
     ]
 
 

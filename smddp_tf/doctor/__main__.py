@@ -34,7 +34,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m smddp_tf.doctor", description=__doc__)
     add = parser.add_argument
     add("--json", action="store_true", help="print one JSON object")
-    add("--quick", action="store_true", help="no import of TensorFlow, shorter measurements")
+    add("--quick", action="store_true", help="no import of the framework, shorter measurements")
     add("--np", type=int, default=2, metavar="N", help="ranks of the small job; 0: none")
     add("--timeout", type=int, default=120, metavar="SECONDS", help="limit for connecting ranks")
     options = parser.parse_args()
@@ -48,7 +48,7 @@ def _software(quick: bool) -> tuple:
     versions = software.versions()
     findings = software.check_versions(versions)
     if not quick and not failing(findings):
-        findings += software.try_tensorflow()
+        findings += software.try_framework(software.framework(versions))
     return versions, findings
 
 
@@ -148,7 +148,7 @@ def _leave(options, rank: int, versions: dict, findings: list) -> NoReturn:
 def _as_rank(options, environment: Mapping[str, str]) -> dict:
     """The report of a job, the same on all ranks. Ends the process if there is no job."""
     own = machine.facts(environment)
-    # One rank of a node imports TensorFlow, before any waits for it.
+    # One rank of a node imports the framework, before any waits for it.
     first = environment.get("OMPI_COMM_WORLD_LOCAL_RANK") or environment.get("MPI_LOCALRANKID")
     versions, findings = _software(options.quick or first not in (None, "0"))
     rank = _rank(environment)

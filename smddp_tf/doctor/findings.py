@@ -41,7 +41,7 @@ def merged(by_rank: Iterable) -> list:
     found: dict = {}
     by_rank = list(by_rank)
     for rank, findings in by_rank:
-        for finding in findings:
+        for finding in dict.fromkeys(findings):  # alone, a small job's are there too
             found.setdefault(finding, []).append(rank)
     result = [
         finding

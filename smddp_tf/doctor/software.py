@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import importlib.metadata
-import json
 import platform
 import re
 import subprocess
@@ -17,17 +16,25 @@ from smddp_tf.errors import LibraryError
 from smddp_tf.launch import LaunchError, mpi
 
 _TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")
-_FIRST, _LAST = (2, 15), (2, 21)  # TensorFlow's versions that the package is tested with
+# The versions that the package is tested with.
+_TESTED = {"TensorFlow": ((2, 15), (2, 21)), "PyTorch": ((2, 13), (2, 14))}
 _IMPORT_SECONDS = 120
 
-# Run in a process of its own: a TensorFlow built for another processor ends the whole process.
-_TRY = """
-import json
-import tensorflow as tf
+# Run in a process of its own: what is built for another processor ends the whole process.
+_TRY = {
+    "TensorFlow": """
+import tensorflow
 from smddp_tf._src.graph import library
 library.check_async_ops()
-print(json.dumps({"version": tf.__version__, "gpus": len(tf.config.list_physical_devices("GPU"))}))
-"""
+""",
+    # Not smddp_tf.torch, which would wait for the other ranks.
+    "PyTorch": """
+import torch.distributed
+from smddp_tf import torch_autoload
+torch_autoload.register()
+torch.distributed.Backend.SMDDP
+""",
+}
 
 
 def _distribution(names) -> str:
@@ -66,39 +73,48 @@ def versions() -> dict:
         "python": platform.python_version(),
         "tensorflow": _distribution(_TENSORFLOWS),
         "keras": _distribution(("keras",)),
+        "torch": _distribution(("torch",)),
         "nccl": _nccl(),
         "cuda_driver": _cuda(),
     }
 
 
+def framework(found: dict) -> str:
+    """The framework that jobs train with, of versions(): TensorFlow if it is there; "" for none."""
+    return "TensorFlow" if found["tensorflow"] else "PyTorch" if found["torch"] else ""
+
+
 def check_versions(found: dict) -> list:
     """Findings about versions()."""
-    given = found["tensorflow"]
-    if not given:
-        what = f"TensorFlow is not installed for {sys.executable}"
-        return [Finding(ERROR, what, "pip install 'smddp_tf[cpu]', or [gpu], or any TensorFlow")]
+    name = framework(found)
+    if not name:
+        what = f"neither TensorFlow nor PyTorch is installed for {sys.executable}"
+        remedy = "pip install 'smddp_tf[cpu]', or [gpu], or any TensorFlow; or 'smddp_tf[torch]'"
+        return [Finding(ERROR, what, remedy)]
+    given = found["tensorflow"] or found["torch"]
     number = tuple(map(int, re.findall(r"\d+", given)[:2]))
-    if not _FIRST <= number <= _LAST:
-        remedy = "use TensorFlow {}.{} to {}.{}".format(*_FIRST, *_LAST)
-        return [Finding(WARNING, f"TensorFlow {given} is not one that is tested", remedy)]
+    first, last = _TESTED[name]
+    if not first <= number <= last:
+        remedy = "use {} {}.{} to {}.{}".format(name, *first, *last)
+        return [Finding(WARNING, f"{name} {given} is not one that is tested", remedy)]
     return []
 
 
-def try_tensorflow(python: str = sys.executable) -> list:
-    """Imports TensorFlow and our operations in a process of its own. Returns findings."""
-    command = [python, "-c", _TRY]
+def try_framework(name: str, python: str = sys.executable) -> list:
+    """Imports TensorFlow or PyTorch, with our part, in a process of its own. Returns findings."""
+    command = [python, "-c", _TRY[name]]
     try:
         ran = subprocess.run(command, capture_output=True, timeout=_IMPORT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        what = f"TensorFlow was not imported within {_IMPORT_SECONDS} s"
+        what = f"{name} was not imported within {_IMPORT_SECONDS} s"
         return [Finding(ERROR, what, "see whether the file system that has it is slow")]
     if ran.returncode == 0:
-        json.loads(ran.stdout.splitlines()[-1])
         return []
     lines = ran.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
     said = lines[-1] if ran.returncode > 0 else f"signal {-ran.returncode} ended the process"
-    remedy = f"run `{python} -c 'import tensorflow'`, which shows the whole error"
-    return [Finding(ERROR, f"TensorFlow with our operations cannot be imported: {said}", remedy)]
+    module, part = ("torch", "backend") if name == "PyTorch" else ("tensorflow", "operations")
+    remedy = f"run `{python} -c 'import {module}'`, which shows the whole error"
+    return [Finding(ERROR, f"{name} with our {part} cannot be imported: {said}", remedy)]
 
 
 def find_mpi(search: str | None) -> tuple:

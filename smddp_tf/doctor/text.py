@@ -9,6 +9,7 @@ _NAMES = {
     "python": "Python",
     "tensorflow": "TensorFlow",
     "keras": "Keras",
+    "torch": "PyTorch",
     "nccl": "NCCL",
     "cuda_driver": "CUDA driver for",
 }
@@ -50,8 +51,15 @@ def finding_lines(finding: Finding) -> list:
 
 def lines(report: dict) -> list:
     """The lines of a report: versions, ranks, how they reach each other, findings."""
-    versions = [f"{_NAMES[name]} {text}" for name, text in report["versions"].items() if text]
-    missing = [_NAMES[name].removesuffix(" for") for name, t in report["versions"].items() if not t]
+    given = report["versions"]
+    versions = [f"{_NAMES[name]} {text}" for name, text in given.items() if text]
+    other: tuple = ()  # who has one framework does not need the other
+    if given.get("tensorflow"):
+        other = ("torch",)
+    elif given.get("torch"):
+        other = ("tensorflow", "keras")
+    lacks = [name for name, text in given.items() if not text and name not in other]
+    missing = [_NAMES[name].removesuffix(" for") for name in lacks]
     shown = [", ".join(versions) + (f"; no {', no '.join(missing)}" if missing else "")]
     shown.append(f"MPI: {report['mpi'] or 'none'}")
     job = report.get("job")

@@ -218,17 +218,26 @@ def test_which_pairs_are_measured():
 
 
 @pytest.mark.parametrize(
-    ("version", "level"),
-    [("2.15.1", None), ("2.21.0", None), ("2.14.0", WARNING), ("2.22.0rc1", WARNING), ("", ERROR)],
+    ("version", "torch", "level"),
+    [
+        ("2.15.1", "", None),
+        ("2.21.0", "2.1.0", None),
+        ("2.14.0", "", WARNING),
+        ("2.22.0rc1", "", WARNING),
+        ("", "2.13.0+cpu", None),
+        ("", "2.12.1", WARNING),
+        ("", "", ERROR),
+    ],
 )
-def test_versions(version, level):
-    """A job needs TensorFlow, of a version that is tested."""
-    findings = software.check_versions({"tensorflow": version})
+def test_versions(version, torch, level):
+    """A job needs TensorFlow or PyTorch, of a version that is tested."""
+    findings = software.check_versions({"tensorflow": version, "torch": torch})
     assert [finding.level for finding in findings] == ([level] if level else [])
     assert software.versions()["python"] == sys.version.split()[0]
 
 
-def test_tensorflow_that_cannot_be_imported(tmp_path):
+@pytest.mark.parametrize("framework", ["TensorFlow", "PyTorch"])
+def test_frameworks_that_cannot_be_imported(framework, tmp_path):
     """The last line of the error, or the signal that ended the process."""
     python = tmp_path / "python"
     for script, said in (
@@ -238,8 +247,9 @@ def test_tensorflow_that_cannot_be_imported(tmp_path):
     ):
         python.write_text(f"#!/bin/sh\n{script}\n")
         python.chmod(0o755)
-        (finding,) = software.try_tensorflow(str(python))
+        (finding,) = software.try_framework(framework, str(python))
         assert finding.level == ERROR
+        assert framework in finding.what
         assert said in finding.what
 
 
@@ -247,6 +257,7 @@ def test_findings_of_ranks():
     """Equal ones become one that names the ranks; errors come first."""
     slow, bad = Finding(WARNING, "slow"), Finding(ERROR, "bad", "do this")
     assert merged([(0, [slow]), (1, [slow])]) == [slow]
+    assert merged([(0, [slow, slow])]) == [slow]
     found = merged([(0, [slow]), (1, [slow, bad]), (2, [slow]), (3, [])])
     assert found == [
         Finding(ERROR, "rank 1: bad", "do this"),

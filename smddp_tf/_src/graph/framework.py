@@ -12,7 +12,8 @@ def tensorflow() -> Any:
     except ImportError as error:
         raise ImportError(
             "smddp_tf's collectives need TensorFlow, which cannot be imported here; install "
-            "smddp_tf[cpu] or smddp_tf[gpu], or TensorFlow 2.15 to 2.21 in any other way"
+            "smddp_tf[cpu] or smddp_tf[gpu], or TensorFlow 2.15 to 2.21 in any other way; for "
+            "PyTorch import smddp_tf.torch"
         ) from error
     _spare_autograph()
     return tf

@@ -9,6 +9,7 @@ from smddp_tf._src.job import config
 _DISTRIBUTIONS = {
     "TensorFlow": ("tensorflow", ("tensorflow", "tensorflow-cpu", "tensorflow-gpu")),
     "Keras": ("keras", ("keras",)),
+    "PyTorch": ("torch", ("torch",)),
 }
 
 
