@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import random
 import socket
 from collections.abc import Mapping, Sequence
@@ -9,7 +11,11 @@ from collections.abc import Mapping, Sequence
 from smddp_tf.launch.hosts import Host
 
 MASTER = ("MASTER_ADDR", "MASTER_PORT")
-_PORTS = range(49152, 61000)
+# Linux takes none of these for a connection, or for a listener that wants any port, unless told to.
+# Until rank 0 listens, which takes seconds, a port that Linux gives could be given again.
+_HIGH = range(61000, 65536)
+_PORTS = (*range(20000, 32768), *_HIGH)
+_TRIES = 100
 
 # PyTorch's name -> Open MPI's, MPICH's, Slurm's.
 _LAUNCHERS = (
@@ -44,6 +50,15 @@ def of_rank(environment: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def free_port() -> int:
+    """A port of this machine on which rank 0 can listen."""
+    for port in itertools.chain(random.sample(_PORTS, _TRIES), (0,)):
+        with socket.socket() as one, contextlib.suppress(OSError):  # somebody listens on it
+            one.bind(("", port))
+            return one.getsockname()[1]
+    raise OSError("no port of this machine is free")
+
+
 def of_job(
     hosts: Sequence[Host], variables: Sequence[tuple], environment: Mapping[str, str]
 ) -> dict[str, str]:
@@ -58,7 +73,5 @@ def of_job(
     if given & set(MASTER):
         return {}
     if hosts:
-        return dict(zip(MASTER, (hosts[0].name, str(random.choice(_PORTS))), strict=True))
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return dict(zip(MASTER, ("127.0.0.1", str(one.getsockname()[1])), strict=True))
+        return dict(zip(MASTER, (hosts[0].name, str(random.choice(_HIGH))), strict=True))
+    return dict(zip(MASTER, ("127.0.0.1", str(free_port())), strict=True))

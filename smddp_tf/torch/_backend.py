@@ -68,22 +68,43 @@ def _leave_broken_job(options: Any) -> None:
     job.shutdown()
 
 
+def _begin(options: Any, rank: int, size: int, default: bool) -> None:
+    """Begins the job, unless it has begun, with torch's whole world; `default`: by its own group.
+
+    Raises:
+      DistBackendError: the job is elastic, or has other ranks than the world.
+    """
+    _refuse_elastic()
+    config.set_timeout(options.timeout.total_seconds())
+    if basics.is_initialized():
+        _check_world(rank, size)
+        if default:
+            _leave_broken_job(options)
+    if _store.starts_alone(os.environ, size):
+        _store.begin(options.store, rank, size)
+    job.init()  # which has no effect then
+    _check_world(rank, size)
+
+
 def create(options: Any, backend_options: Any = None) -> Any:
-    """Makes the process group that init_process_group() or new_group() asks for."""
+    """Makes the process group that init_process_group() or new_group() asks for.
+
+    Raises:
+      DistBackendError: the job cannot begin, or new_group() asks for some ranks before it has.
+    """
     del backend_options
     rank, size = options.group_rank, options.group_size
     ranks = list(options.global_ranks_in_group)
     if not ranks:  # the default group
-        _refuse_elastic()
-        config.set_timeout(options.timeout.total_seconds())
-        if basics.is_initialized():
-            _check_world(rank, size)
-            _leave_broken_job(options)
-        if _store.starts_alone(os.environ, size):
-            _store.begin(options.store, rank, size)
-        job.init()  # which has no effect then
-        _check_world(rank, size)
+        _begin(options, rank, size, default=True)
         ranks = list(range(size))
+    elif not basics.is_initialized():  # the default group has another backend
+        if size != torch.distributed.get_world_size():
+            raise DistBackendError(
+                f"smddp: the group of ranks {ranks} cannot be the first of this backend; make one "
+                'of all ranks before it, with new_group(backend="smddp")'
+            )
+        _begin(options, rank, size, default=False)
     number = _process_set(ranks)
     if number is None:
         # Adding a process set takes all ranks of the job, and torch calls members only.

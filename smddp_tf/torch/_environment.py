@@ -37,9 +37,7 @@ def gloo_interfaces() -> list[str]:
 def _free_address() -> str:
     """This host's name, and a port that is free."""
     host = "127.0.0.1" if basics.cross_size() == 1 else socket.gethostname()
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return f"{host} {one.getsockname()[1]}"
+    return f"{host} {torch_variables.free_port()}"
 
 
 def agree_on_master() -> None:

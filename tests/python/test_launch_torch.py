@@ -1,9 +1,12 @@
 """The variables by which PyTorch knows ranks, from what launchers set."""
 
+import pathlib
 import socket
 
 from smddp_tf.launch import torch_variables
 from smddp_tf.launch.hosts import Host
+
+LOCAL_PORTS = pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 OPEN_MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -34,7 +37,24 @@ def test_of_a_job():
     assert torch_variables.of_job(hosts, [], {})["MASTER_ADDR"] == "a"
     here = torch_variables.of_job([], [], {})
     assert here["MASTER_ADDR"] == "127.0.0.1"
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", int(here["MASTER_PORT"])))
+    assert 20000 <= int(here["MASTER_PORT"])
     assert torch_variables.of_job(hosts, [("MASTER_PORT", "1234")], {}) == {}
     assert torch_variables.of_job(hosts, [], {"MASTER_ADDR": "c"}) == {}
+
+
+def test_free_port(monkeypatch):
+    """Not one that Linux gives away in the meantime, nor one on which somebody listens."""
+    first, last = map(int, LOCAL_PORTS.read_text().split())
+    chosen = [torch_variables.free_port() for _ in range(50)]
+    assert len(set(chosen)) > 40
+    if (first, last) == (32768, 60999):  # Linux's default; a wider range leaves too few
+        assert not any(first <= port <= last for port in chosen)
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(torch_variables, "_PORTS", [port] * 100)
+        other = torch_variables.free_port()
+    assert other != port
+    with socket.socket() as one:
+        one.bind(("", other))

@@ -31,6 +31,36 @@ def imported():
 
 
 @without_init
+def beside_gloo():
+    """The default group is gloo's; a group of this backend begins the job."""
+    import torch
+    import torch.distributed as dist
+
+    import smddp_tf.torch
+
+    dist.init_process_group("gloo")
+    begun = smddp_tf.torch.is_initialized()
+    refused = ""
+    if not begun and dist.get_rank() == 0:
+        try:
+            dist.new_group([0], backend="smddp", use_local_synchronization=True)
+        except dist.DistBackendError as error:
+            refused = str(error)
+    group = dist.new_group(backend="smddp")
+    another = dist.new_group(backend="smddp")
+    size = dist.get_world_size()
+    for one, name in ((None, "gloo"), (group, "smddp"), (another, "smddp")):
+        ones = torch.ones(3)
+        dist.all_reduce(ones, group=one)
+        assert (ones.tolist(), dist.get_backend(one)) == (3 * [size], name)
+    model = torch.nn.Linear(2, 1)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
+    wrapped(torch.ones(1, 2) * dist.get_rank()).sum().backward()
+    assert model.weight.grad.tolist() == [2 * [(size - 1) / 2]]
+    report(begun=begun, refused=refused)
+
+
+@without_init
 def examples():
     """Those of the docstrings."""
     import doctest

@@ -9,10 +9,10 @@ import torch_job
 launcher = torch_job.launcher
 
 
-def _by_smddprun(tmp_path, *words, env=None):
-    """Runs ranks_environment.imported on two ranks that smddprun starts."""
+def _by_smddprun(tmp_path, *words, env=None, name="imported"):
+    """Runs a function of ranks_environment on two ranks that smddprun starts."""
     torch_job.need_torch()
-    body = torch_job.Body("ranks_environment", "imported", {})
+    body = torch_job.Body("ranks_environment", name, {})
     command = [sys.executable, "-m", "smddp_tf.launch", "-np", "2", *words, sys.executable]
     command += launcher.script(body, tmp_path)
     env = {**torch_job.ENVIRONMENT, **(env or {})}
@@ -46,6 +46,21 @@ def test_smddprun(tmp_path, words):
     results = _by_smddprun(tmp_path, *words)
     assert not any(result["connected"] for result in results)
     _check(results)
+
+
+@pytest.mark.parametrize("started_by", ["smddprun", "torchrun", "mpirun"])
+def test_beside_gloo(tmp_path, started_by):
+    """Another backend's default group, and groups of this one; a part of the ranks cannot begin."""
+    if started_by == "mpirun":  # where the import has begun the job
+        results = torch_job.run(tmp_path, "ranks_environment", "beside_gloo", 2).check(2)
+    elif started_by == "torchrun":
+        results = torch_job.torchrun(tmp_path, "ranks_environment", "beside_gloo", 2)
+    else:
+        results = _by_smddprun(tmp_path, name="beside_gloo")
+    assert len(results) == 2
+    begun = started_by == "mpirun"
+    assert results[0]["begun"] == results[1]["begun"] == begun
+    assert ("cannot be the first of this backend" in results[0]["refused"]) != begun
 
 
 def test_variables_of_the_user(tmp_path):
