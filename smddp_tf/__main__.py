@@ -12,6 +12,7 @@ import smddp_tf
 from smddp_tf._src.graph import library
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job import native
+from smddp_tf.doctor import software
 from smddp_tf.errors import LibraryError
 
 # Texts for the values of library.handover().
@@ -35,14 +36,6 @@ def _tensorflow_lines() -> list:
         f"jit_compile=True: {jit}",
         f"operations complete by: {_COMPLETE[handover]}",
     ]
-
-
-def _pytorch_lines() -> list:
-    """PyTorch's version, if it is there: the backend is Python alone."""
-    try:
-        return [f"PyTorch {importlib.metadata.version('torch')}"]
-    except importlib.metadata.PackageNotFoundError:
-        return []
 
 
 def _installed_from() -> str:
@@ -81,6 +74,7 @@ def _lines() -> list:
     core = native.core()
     smddp_tf.init()
     stats = smddp_tf.stats()
+    torch = software.distribution(("torch",))
     system, cores = platform.uname(), len(os.sched_getaffinity(0))
     libc = " ".join(platform.libc_ver()) or "no glibc"
     return [
@@ -94,7 +88,7 @@ def _lines() -> list:
         f"NCCL: {native.nccl()}",
         f"kernels for GPUs: {native.kernels()}",
         *_tensorflow_lines(),
-        *_pytorch_lines(),
+        f"PyTorch {torch or 'is not installed'}",
     ]
 
 

@@ -37,7 +37,8 @@ torch.distributed.Backend.SMDDP
 }
 
 
-def _distribution(names) -> str:
+def distribution(names) -> str:
+    """The version of what is installed under one of these names; "" for none."""
     for name in names:
         try:
             return importlib.metadata.version(name)
@@ -71,9 +72,9 @@ def versions() -> dict:
     return {
         "smddp_tf": __version__,
         "python": platform.python_version(),
-        "tensorflow": _distribution(_TENSORFLOWS),
-        "keras": _distribution(("keras",)),
-        "torch": _distribution(("torch",)),
+        "tensorflow": distribution(_TENSORFLOWS),
+        "keras": distribution(("keras",)),
+        "torch": distribution(("torch",)),
         "nccl": _nccl(),
         "cuda_driver": _cuda(),
     }

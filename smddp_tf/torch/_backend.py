@@ -98,7 +98,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
     if not ranks:  # the default group
         _begin(options, rank, size, default=True)
         ranks = list(range(size))
-    elif not basics.is_initialized():  # the default group has another backend
+    elif basics.is_initialized():  # perhaps not by a default group of this backend
+        _check_world(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    else:
         if size != torch.distributed.get_world_size():
             raise DistBackendError(
                 f"smddp: the group of ranks {ranks} cannot be the first of this backend; make one "

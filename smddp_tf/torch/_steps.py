@@ -354,8 +354,8 @@ def abort(why: str) -> None:
 def numbered(what: str) -> Callable[..., Any]:
     """Makes a method of a process group, which yields requests, one that returns a Work.
 
-    The method runs to its end before it returns if its options' asyncOp is False. torch.compile
-    leaves it as it is: C++ calls it in steps that are compiled, and DDP does so from there too.
+    The method runs to its end before it returns if its options' asyncOp is False. C++
+    calls it; torch.compile, which takes all Python that runs in a compiled step, leaves it alone.
     """
 
     def decorate(method: Callable[..., Steps]) -> Callable[..., Work]:

@@ -61,6 +61,22 @@ def beside_gloo():
 
 
 @without_init
+def other_ranks():
+    """The default group is gloo's, and numbers the ranks in another order than the launcher."""
+    import torch.distributed as dist
+
+    import smddp_tf.torch
+
+    smddp_tf.torch.init()
+    store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), size, rank == 0)
+    dist.init_process_group("gloo", store=store, rank=size - 1 - rank, world_size=size)
+    try:
+        dist.new_group(backend="smddp")
+    except dist.DistBackendError as error:
+        report(text=str(error))
+
+
+@without_init
 def examples():
     """Those of the docstrings."""
     import doctest

@@ -146,9 +146,8 @@ def compiled():
     """torch.compile of models and of whole steps: DDP, fully_shard, Horovod's optimizer."""
     dist.init_process_group("smddp")
     alone = _alone(Whole)
-    for model in (_compiled(DistributedDataParallel(Whole())), _compiled(Whole())):
-        if not isinstance(model._orig_mod, DistributedDataParallel):
-            model = DistributedDataParallel(model)
+    wrapped = DistributedDataParallel
+    for model in (_compiled(wrapped(Whole())), wrapped(_compiled(Whole()))):
         _train(model, _sgd(model.parameters()))
         _assert_equal(list(model.parameters()), alone)
     model = Whole()

@@ -63,6 +63,14 @@ def test_beside_gloo(tmp_path, started_by):
     assert ("cannot be the first of this backend" in results[0]["refused"]) != begun
 
 
+def test_other_ranks(tmp_path):
+    """A group whose ranks are not the launcher's would take one rank for another."""
+    results = torch_job.run(tmp_path, "ranks_environment", "other_ranks", 2).check(2)
+    for rank, result in results.items():
+        words = f"has rank {1 - rank} of 2, but the launcher's job has rank {rank} of 2"
+        assert words in result["text"], result
+
+
 def test_variables_of_the_user(tmp_path):
     """What is set stays as it is."""
     env = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29653"}
