@@ -193,6 +193,11 @@ SharedSettings ToSettings(const char* must_agree, const char* should_agree, cons
   return {text(must_agree), text(should_agree), text(problem)};
 }
 
+std::shared_ptr<Bootstrap> ToBootstrap(const smddp_bootstrap& given) {
+  return MakeCallbackBootstrap({given.rank, given.size, given.context, given.start, given.test,
+                                given.fail, given.why, given.host, given.sign});
+}
+
 template <typename Fn>
 int FromTopology(Fn&& fn) {
   Use comm;
@@ -214,11 +219,7 @@ int smddp_init_job(const int32_t* ranks, int n, const char* must_agree, const ch
 int smddp_init_with(const smddp_bootstrap* bootstrap, const char* must_agree,
                     const char* should_agree, const char* problem) {
   return ReturnOf([&] {
-    BootstrapCallbacks calls{bootstrap->rank,  bootstrap->size, bootstrap->context,
-                             bootstrap->start, bootstrap->test, bootstrap->fail,
-                             bootstrap->why,   bootstrap->host, bootstrap->sign};
-    return InitOnce({}, ToSettings(must_agree, should_agree, problem),
-                    MakeCallbackBootstrap(calls));
+    return InitOnce({}, ToSettings(must_agree, should_agree, problem), ToBootstrap(*bootstrap));
   });
 }
 
@@ -372,6 +373,23 @@ int smddp_process_set_remove(int process_set) {
   Use comm;
   return ReturnOfAll("remove_process_set",
                      [&] { return comm ? comm->RemoveSet(process_set) : NotInitialized(); });
+}
+
+int smddp_process_set_add_by_members(const int32_t* ranks, int n, const smddp_bootstrap* members,
+                                     double limit, int* process_set) {
+  Use comm;
+  return ReturnOfAll("a group", [&] {
+    if (!comm) return NotInitialized();
+    return comm->AddSetOfMembers({ranks, ranks + n}, *ToBootstrap(*members), limit, process_set);
+  });
+}
+
+int smddp_process_set_leave(int process_set) {
+  Use comm;
+  return ReturnOf([&] {
+    if (comm) comm->LeaveSet(process_set);
+    return Status();
+  });
 }
 
 int smddp_process_set_ranks(int process_set, int32_t* ranks, int n) {

@@ -40,8 +40,9 @@ SMDDP_EXPORT int smddp_init(void);  // idempotent
 SMDDP_EXPORT int smddp_init_job(const int32_t* ranks, int n, const char* must_agree,
                                 const char* should_agree, const char* problem);
 // How the ranks of a job reach each other while they start, other than by MPI. The functions are
-// called one at a time, by the thread that is in smddp_init_with or, on several hosts, in
-// smddp_process_set_add; `context` is passed to them.
+// called one at a time, by the thread that is in smddp_init_with, in
+// smddp_process_set_add_by_members or, on several hosts, in smddp_process_set_add; `context` is
+// passed to them.
 typedef struct smddp_bootstrap {
   int32_t rank, size;
   void* context;
@@ -130,6 +131,15 @@ SMDDP_EXPORT int smddp_process_set_add(const int32_t* ranks, int n, int* process
 // Adds the set that an earlier job of this process, or of another rank's, had under this number.
 SMDDP_EXPORT int smddp_process_set_add_again(const int32_t* ranks, int n, int process_set);
 SMDDP_EXPORT int smddp_process_set_remove(int process_set);
+// Adds a set by its own ranks alone, in ascending order, which `members` connects; other ranks of
+// the job do not know of it, and it cannot be removed. A failure ends the job, unless its code is
+// SMDDP_SYSTEM: then no member has the set. `limit`: in seconds; 0 for SMDDP_TIMEOUT_SECONDS.
+SMDDP_EXPORT int smddp_process_set_add_by_members(const int32_t* ranks, int n,
+                                                  const smddp_bootstrap* members, double limit,
+                                                  int* process_set);
+// This rank no longer uses such a set. The next one of the same ranks is it again, if all of them
+// have left it.
+SMDDP_EXPORT int smddp_process_set_leave(int process_set);
 // Writes up to n job ranks of the set, ascending. Returns the size of the set, or -1 if it does not
 // exist.
 SMDDP_EXPORT int smddp_process_set_ranks(int process_set, int32_t* ranks, int n);

@@ -3,13 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <sstream>
 #include <utility>  // for move
 
 #include "collective/staging_report.h"
+#include "core/c_numbers.h"
 #include "core/deadline.h"
 #include "core/log.h"
+#include "core/reminder.h"
 #include "engine/connect/binding.h"
 #include "engine/set_creation_wait.h"
 #include "engine/shutdown_wait.h"
@@ -23,7 +26,7 @@ namespace {
 constexpr double kDefaultSpinSeconds = 50e-6;
 constexpr int kGoneMicroseconds = 500;  // polling interval of AnnounceDeparture
 // For the monitors to tell the other nodes, before they notice that connections are closed.
-constexpr int kToldMicroseconds = 250 * 1000;
+constexpr double kToldSeconds = 0.25;
 // For MPI to hand over a message that does not fit its smallest buffers.
 constexpr double kHandOverSeconds = 0.1;
 
@@ -43,6 +46,13 @@ Selector MakeSelector(const Config& config) {
 // The least number that no process set of this process has had, in earlier jobs either: a graph may
 // still have it, and must not find another set.
 std::atomic<int> next_number{1};
+
+// What the members of a set tell each other before they connect.
+struct Membership {
+  int32_t next_number;
+  int32_t left;     // the least number of such a set that this rank has left; 0: none
+  char ranks[248];  // in words, perhaps cut
+};
 
 std::string FormatRanks(const std::vector<int>& ranks) {
   std::string text = "[";
@@ -103,7 +113,13 @@ void Communicator::AnnounceDeparture(const std::function<bool()>& stop) {
   }
 }
 
+// Whoever has a failure first may be about to end its process.
+void Communicator::AwaitTold() const {
+  while (topology().num_nodes > 1 && NowSeconds() < told_at_) ::usleep(kGoneMicroseconds);
+}
+
 bool Communicator::Leave(bool failed) {
+  AwaitTold();
   const bool broken = failed_;
   for (const auto& set : OwnSets()) set->StopProgress();
   for (const auto& set : OwnSets()) set->CloseDevices(broken || failed || !set->Idle());
@@ -218,7 +234,7 @@ Status Communicator::CheckNewSet(const std::vector<int>& ranks) const {
   }
   std::lock_guard<std::mutex> lock(sets_mutex_);
   for (const auto& [number, entry] : sets_) {
-    if (entry.ranks != ranks) continue;
+    if (entry.of_members || entry.ranks != ranks) continue;
     return {Code::kUsage, text + " exists already, as number " + std::to_string(number) +
                               "; use that one, or remove it first"};
   }
@@ -262,11 +278,18 @@ Status Communicator::MakeSet(const std::string& what, const std::vector<int>& ra
     return meeting->Problem();
   };
   Status status = ConnectSet(context_.get(), topology(), ranks, gather, problem, &connection);
-  if (status.code() == Code::kRemote || status.code() == Code::kTimeout) Break(status, true);
+  return Keep(number, ranks, status, std::move(connection), false);
+}
 
+// `connected`: how its ranks were connected; `connection` is null on a rank that is not a member.
+Status Communicator::Keep(int number, const std::vector<int>& ranks, const Status& connected,
+                          std::unique_ptr<Connection> connection, bool of_members) {
+  if (connected.code() == Code::kRemote || connected.code() == Code::kTimeout) {
+    Break(connected, true);
+  }
   std::lock_guard<std::mutex> lock(sets_mutex_);
   if (failed_) return failure_;
-  if (!status.ok()) return status;
+  if (!connected.ok()) return connected;
   std::shared_ptr<RankSet> set;
   if (connection != nullptr) {
     set = std::make_shared<RankSet>(number, std::move(connection), &selector_, &recorder_,
@@ -274,10 +297,87 @@ Status Communicator::MakeSet(const std::string& what, const std::vector<int>& ra
                                     [this](const Status& why, bool first) { Break(why, first); });
   }
   next_number = std::max<int>(next_number, number + 1);
-  sets_[number] = {ranks, set};
+  sets_[number] = {ranks, set, of_members};
   // Last, since it throws where threads have run out, and the other ranks have the set.
   if (set != nullptr) set->StartProgress();
   return {};
+}
+
+int Communicator::LeftSet(const std::vector<int>& ranks) const {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  for (const auto& [number, entry] : sets_) {
+    if (entry.left && entry.ranks == ranks) return number;
+  }
+  return 0;
+}
+
+// *left: the set exists, and all of its members have left it.
+Status Communicator::AgreeOfMembers(const std::vector<int>& ranks, const Bootstrap& members,
+                                    const Bootstrap::Problem& problem, int* number, bool* left) {
+  Membership own{next_number, LeftSet(ranks), {}};
+  std::strncpy(own.ranks, FormatRanks(ranks).c_str(), sizeof own.ranks - 1);
+  std::vector<Membership> all(ranks.size());
+  Status status = members.Allgather(&own, sizeof own, all.data(), problem);
+  if (!status.ok()) return status;
+  *number = own.next_number;
+  *left = own.left != 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    *number = std::max(*number, all[i].next_number);
+    *left = *left && all[i].left == own.left;
+    if (std::strncmp(all[i].ranks, own.ranks, sizeof own.ranks) == 0) continue;
+    std::string text = "Mismatched groups: rank " + std::to_string(topology().rank) +
+                       " makes one of ranks " + own.ranks + ", rank " + std::to_string(ranks[i]) +
+                       " one of ranks " + all[i].ranks +
+                       ". All ranks must make the same groups in the same order; this job cannot "
+                       "go on";
+    members.TellFailure(text);
+    return {Code::kRemote, text};
+  }
+  if (*left) *number = own.left;
+  return {};
+}
+
+Status Communicator::AddSetOfMembers(const std::vector<int>& ranks, const Bootstrap& members,
+                                     double limit, int* number) {
+  std::lock_guard<std::mutex> changing(changing_);
+  const std::string what = "making a group of ranks " + FormatRanks(ranks);
+  auto own = std::lower_bound(ranks.begin(), ranks.end(), topology().rank);
+  if (static_cast<int>(ranks.size()) != members.size() || own - ranks.begin() != members.rank() ||
+      own == ranks.end() || *own != topology().rank) {
+    return {Code::kUsage, what + ": rank " + std::to_string(topology().rank) + " is not at place " +
+                              std::to_string(members.rank()) + " of " +
+                              std::to_string(members.size())};
+  }
+  const double seconds = context_->config.stall_warning_seconds;
+  Reminder reminder(seconds, what + " has waited for the other ranks for " + FormatNumber(seconds) +
+                                 " s; all of them must make it");
+  SetCreationWait wait(context_->config, *everybody_, what, ranks, limit);
+  const auto problem = [&] { return wait.Problem(); };
+  bool left = false;
+  Status status = AgreeOfMembers(ranks, members, problem, number, &left);
+  std::unique_ptr<Connection> connection;
+  if (status.ok() && left) {
+    std::lock_guard<std::mutex> lock(sets_mutex_);
+    sets_[*number].left = false;
+    return failed_ ? failure_ : status;
+  }
+  if (status.ok()) {
+    status = ConnectMembers(context_.get(), topology(), ranks, members, problem, &connection);
+  }
+  return Keep(*number, ranks, status, std::move(connection), true);
+}
+
+void Communicator::LeaveSet(int number) {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  auto it = sets_.find(number);
+  if (it != sets_.end()) it->second.left = it->second.of_members;
+}
+
+// Whether all ranks of the job have added this set.
+bool Communicator::IsOfAll(int number) const {
+  std::lock_guard<std::mutex> lock(sets_mutex_);
+  auto it = sets_.find(number);
+  return it != sets_.end() && !it->second.of_members;
 }
 
 // All ranks learn whether one of them has an operation in progress.
@@ -300,7 +400,7 @@ Status Communicator::RemoveSet(int number) {
   std::string name = "process set " + std::to_string(number);
   Status status = Agree("remove_process_set(" + std::to_string(number) + ")");
   if (!status.ok()) return status;
-  if (number == 0 || RanksOf(number).empty()) {
+  if (!IsOfAll(number)) {
     return {Code::kUsage,
             number == 0 ? "the global process set cannot be removed" : "there is no " + name};
   }
@@ -348,7 +448,10 @@ void Communicator::FailAll(const Status& failure) {
   Status first;
   {
     std::lock_guard<std::mutex> lock(sets_mutex_);
-    if (!failed_) failure_ = failure;
+    if (!failed_) {
+      failure_ = failure;
+      told_at_ = NowSeconds() + kToldSeconds;
+    }
     failed_ = true;
     first = failure_;
   }
@@ -369,7 +472,7 @@ void Communicator::Break(const Status& failure, bool first) {
 
 void Communicator::Abort(const std::string& why) {
   Break({Code::kRemote, "rank " + std::to_string(topology().rank) + " " + why}, true);
-  if (topology().num_nodes > 1) ::usleep(kToldMicroseconds);
+  AwaitTold();
 }
 
 std::string Communicator::WaitsFor(int process_set, const std::string& name) const {

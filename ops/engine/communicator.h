@@ -49,6 +49,12 @@ class Communicator : public Watched {
   // Of a job before this one, whose graphs have its number. It may have all ranks by now.
   Status AddSetAgain(const std::vector<int>& ranks, int number);
   Status RemoveSet(int number);
+  // By the listed ranks alone, in ascending order, which `members` connects. `limit`: in seconds; 0
+  // for SMDDP_TIMEOUT_SECONDS. Gets a set that all of them have left before, if there is one.
+  Status AddSetOfMembers(const std::vector<int>& ranks, const Bootstrap& members, double limit,
+                         int* number);
+  // This rank no longer uses such a set, which stays, for another AddSetOfMembers.
+  void LeaveSet(int number);
   // Fails on all ranks, showing both texts, unless all ranks pass the same text.
   Status Agree(const std::string& text);
 
@@ -85,8 +91,11 @@ class Communicator : public Watched {
   struct Entry {
     std::vector<int> ranks;
     std::shared_ptr<RankSet> set;  // null: this rank is not a member
+    bool of_members = false;       // other ranks of the job do not know of it
+    bool left = false;             // see LeaveSet
   };
 
+  void AwaitTold() const;
   void AnnounceDeparture(const std::function<bool()>& stop);
   void WarnOfBinding() const;
   // All sets of which this rank is a member.
@@ -94,6 +103,12 @@ class Communicator : public Watched {
   Status CheckNewSet(const std::vector<int>& ranks) const;
   Status ChooseNumber(int* number);
   Status MakeSet(const std::string& what, const std::vector<int>& ranks, int number);
+  Status AgreeOfMembers(const std::vector<int>& ranks, const Bootstrap& members,
+                        const Bootstrap::Problem& problem, int* number, bool* left);
+  int LeftSet(const std::vector<int>& ranks) const;
+  bool IsOfAll(int number) const;
+  Status Keep(int number, const std::vector<int>& ranks, const Status& connected,
+              std::unique_ptr<Connection> connection, bool of_members);
   Status CheckRemoval(int number);
   // Allgather of bytes[r] bytes from each rank r of the job.
   Status Gather(const void* own, const std::vector<size_t>& bytes, void* all);
@@ -111,6 +126,7 @@ class Communicator : public Watched {
   std::map<int, Entry> sets_;      // all but number 0
   Status failure_;
   std::atomic<bool> failed_{false};
+  std::atomic<double> told_at_{0};  // when other nodes know of the failure; 0: there is none
 };
 
 }  // namespace smddp

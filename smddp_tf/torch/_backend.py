@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed
 from torch.distributed import DistBackendError
+from torch.distributed.constants import default_pg_timeout
 
 from smddp_tf._src.job import basics, config, job, process_sets, rendezvous
 from smddp_tf.torch import _gloo, _store
@@ -46,12 +47,20 @@ def _refuse_elastic() -> None:
         )
 
 
-def _process_set(ranks: list[int]) -> int | None:
-    """The core's number of these ranks; None if they were not added as a process set."""
+def _process_set(options: Any, ranks: list[int]) -> int:
+    """The core's number of these ranks, which may be made for them now.
+
+    Raises:
+      DistBackendError: the ranks cannot be connected.
+    """
     if len(ranks) == basics.size():
         return 0
-    numbers = [n for n, one in process_sets.added_sets.items() if one.ranks == sorted(ranks)]
-    return numbers[0] if numbers else None
+    numbers = [n for n, one in process_sets.added_sets.items() if one.ranks == ranks]
+    if numbers:
+        return numbers[0]
+    timeout = options.timeout
+    limit = 0 if timeout == default_pg_timeout else max(0, timeout.total_seconds())
+    return _store.add_set(options.store, options.group_rank, ranks, limit)
 
 
 def _leave_broken_job(options: Any) -> None:
@@ -107,10 +116,9 @@ def create(options: Any, backend_options: Any = None) -> Any:
                 'of all ranks before it, with new_group(backend="smddp")'
             )
         _begin(options, rank, size, default=False)
-    number = _process_set(ranks)
-    if number is None:
-        # Adding a process set takes all ranks of the job, and torch calls members only.
+    if ranks != sorted(ranks):  # which new_group(sort_ranks=False) keeps, and the core does not
         return _gloo.connect(options.store, rank, size, options.timeout)
+    number = _process_set(options, ranks)
     # Later than the rest: it loads torch.compile's modules, which takes seconds.
     from smddp_tf.torch._group import SmddpProcessGroup
 

@@ -16,6 +16,7 @@ import torch
 from torch.distributed import ProcessGroup, ReduceOp, Work
 from torch.distributed.constants import default_pg_timeout
 
+from smddp_tf._src.job import adding_sets
 from smddp_tf._src.job.reduce_op import ReduceOp as CoreOp
 from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _sparse, _steps
 from smddp_tf.torch._checks import BadInputError
@@ -130,7 +131,8 @@ class SmddpProcessGroup(ProcessGroup):
     _set_default_timeout = set_timeout
 
     def shutdown(self) -> None:
-        """Does nothing: the job goes on, for other groups, until the process ends."""
+        """Leaves the group. The job goes on, for other groups, until the process ends."""
+        adding_sets.leave_set(self._set)
 
     def abort(self) -> None:
         """Fails the job on all ranks: all that is under way, in other groups too, and what follows.

@@ -1,26 +1,27 @@
-"""Ranks that no launcher of MPI has started, as torchrun's: they meet in torch's store."""
+"""Ranks that meet in torch's store.
+
+Those of a job that no launcher of MPI has started, as torchrun's, and those of a group in any job.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import itertools
 import os
-import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed import DistBackendError
 
-from smddp_tf._src.job import job
+from smddp_tf._src.job import adding_sets, job
+from smddp_tf.errors import JobError
 from smddp_tf.launch import torch_variables
 from smddp_tf.torch import _environment
+from smddp_tf.torch._address import LOOPBACK, own_address
 
 _NAP_SECONDS = 0.002
-_LOOPBACK = "127.0.0.1"
-_ELSEWHERE = "198.51.100.1"  # of RFC 5737: no host has it, but a way may lead there
 _jobs = itertools.count(1)  # each has keys of its own
 
 
@@ -33,26 +34,13 @@ def starts_alone(environment: Mapping[str, str], size: int) -> bool:
     return by_torchrun or "RANK" not in torch_variables.of_rank(others)
 
 
-def _own_address(host: str) -> str:
-    """The address from which this host would send to another; nothing is sent.
-
-    Raises:
-      OSError: there is no such host, or no way to it.
-    """
-    family, kind, _, _, address = socket.getaddrinfo(host, 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, kind) as one:
-        one.connect(address)
-        return one.getsockname()[0]
-
-
 class _StoreExchange:
     """An allgather through a store, for smddp_tf._src.job.bootstrap."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int, name: str) -> None:
         self._store, self._rank, self._size = store, rank, size
         # torchrun's store has what the processes of earlier attempts have left.
-        attempt = _environment.attempt()
-        self._prefix = f"smddp/{attempt}/{next(_jobs)}"
+        self._prefix = f"smddp/{_environment.attempt()}/{name}"
         self._gathers = 0
         self._failure = f"{self._prefix}/failure"
         self._lost = ""  # why the store cannot be used
@@ -76,11 +64,17 @@ class _StoreExchange:
         """The blocks of all ranks, once all are in the store."""
         try:
             if self._store.check(self._keys()):
-                return b"".join(self._store.get(key) for key in self._keys())
+                return b"".join(self._store.multi_get(self._keys()))
         except RuntimeError as error:
             self._lose(error)
         time.sleep(_NAP_SECONDS)
         return None
+
+    def missing(self) -> list[int]:
+        """Whose blocks of the last allgather are not in the store."""
+        with contextlib.suppress(RuntimeError):
+            return [i for i, key in enumerate(self._keys()) if not self._store.check([key])]
+        return []
 
     def fail(self, text: str) -> None:
         """Stores the reason why this rank cannot start."""
@@ -99,14 +93,8 @@ class _StoreExchange:
         return self._lost
 
     def host(self) -> str:
-        """The address by which this host reaches rank 0's, or, on that one, others."""
-        own = _LOOPBACK
-        for other in (_environment.master() or _LOOPBACK, _ELSEWHERE):
-            with contextlib.suppress(OSError):  # a host without a network needs none
-                own = _own_address(other)
-            if not ipaddress.ip_address(own).is_loopback:
-                break
-        return own
+        """The address by which other hosts reach this one."""
+        return own_address() or LOOPBACK
 
     def secret(self) -> bytes:
         """Chosen by the first rank that asks."""
@@ -148,4 +136,27 @@ def begin(store: Any, rank: int, size: int) -> None:
     Raises:
       InitError: the ranks cannot be connected, or their settings differ.
     """
-    job.init_with(rank, size, _StoreExchange(store, rank, size))
+    job.init_with(rank, size, _StoreExchange(store, rank, size, str(next(_jobs))))
+
+
+def add_set(store: Any, rank: int, ranks: Sequence[int], limit: float) -> int:
+    """Makes a process set of a group's ranks, which no others of the job take part in.
+
+    Args:
+      store: of the group.
+      rank: this process's, in the group.
+      ranks: their numbers in the job, in ascending order.
+      limit: for how long to wait for the others, in seconds; 0 for SMDDP_TIMEOUT_SECONDS.
+
+    Raises:
+      DistBackendError: the ranks cannot be connected.
+    """
+    # A group of this name may have been here before, in a world that was destroyed.
+    turn = (store.add(f"smddp/{_environment.attempt()}/members", 1) - 1) // len(ranks)
+    exchange = _StoreExchange(store, rank, len(ranks), f"members/{turn}")
+    try:
+        return adding_sets.add_by_members(ranks, exchange, limit)
+    except JobError as error:
+        missing = [ranks[place] for place in exchange.missing()]
+        awaited = f" (new_group, without ranks {missing})" if missing else " (new_group)"
+        raise DistBackendError(f"smddp: {error}{awaited}") from error

@@ -217,7 +217,7 @@ def between_two():
 
 @without_init
 def groups():
-    """Some of the ranks: by a process set, or by gloo; all of them again; a second life."""
+    """Some of the ranks, in a process set or in a group alone; all of them again; a second life."""
     _start()
     pair = [0, size - 1]
     smddp_tf.add_process_set(pair)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional_collectives
 from harness import rank, report, size, without_init
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate
 from torch.nn.parallel import DistributedDataParallel
 
 import smddp_tf.torch as hvd
@@ -302,3 +303,25 @@ def sharded():
     for weights in model.parameters():
         _everyone_has(weights)
     report(done=True)
+
+
+@without_init
+def two_dimensions():
+    """Groups of some ranks as rows and columns: copies of divided models, and divided layers."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    dist.init_process_group("smddp")
+    here = torch.get_default_device().type
+    mesh = init_device_mesh(here, (2, size // 2), mesh_dim_names=("copies", "parts"))
+    alone = _alone(Whole)
+    model = fully_shard(Whole(), mesh=mesh)  # HSDP
+    _train(model, _sgd(model.parameters()))
+    _assert_equal([weights.full_tensor() for weights in model.parameters()], alone)
+    layers = {"inner.first": ColwiseParallel(output_layouts=Replicate())}
+    model = parallelize_module(Whole(), mesh["parts"], layers)
+    _train(model, _sgd(model.parameters()), own_rows=False)
+    whole = [getattr(one, "full_tensor", lambda one=one: one)() for one in model.parameters()]
+    _assert_equal(whole, alone)
+    kinds = {type(mesh.get_group(name)).__name__ for name in ("copies", "parts")}
+    report(kinds=sorted(kinds))

@@ -33,10 +33,11 @@ def _needs_hosts():
         ([2, 1], "ranks_collectives", "together", {"names": ["reductions", "moves", "exchanges"]}),
         ([2, 1], "ranks_collectives", "between_two", {}),
         ([1, 2], "ranks_collectives", "groups", {}),
+        ([2, 2], "ranks_groups", "overlapping", {}),
         ([1, 1], "ranks_training", "data_parallel", {}),
         ([1, 1], "ranks_horovod", "training", {}),
     ],
-    ids=["collectives", "send and recv", "groups", "DDP", "Horovod's names"],
+    ids=["collectives", "send and recv", "groups", "overlapping groups", "DDP", "Horovod's names"],
 )
 def test_two_hosts(tmp_path, ranks, module, name, arguments):
     """What is tested on one host."""

@@ -25,9 +25,8 @@ def test_nodes(tmp_path):
 
 
 def test_groups(tmp_path):
-    """A process set's ranks use the core, others gloo; all ranks again use the core."""
+    """The core runs the groups of a process set, of other ranks and of all ranks again."""
     results = torch_job.run(tmp_path, "ranks_collectives", "groups", 3).check(3)
     ours = "SmddpProcessGroup"
-    assert results[0]["kinds"] == [ours, "ProcessGroup", ours]
-    assert results[1]["kinds"] == ["ProcessGroup", ours]
-    assert results[2]["kinds"] == [ours, ours]
+    assert [len(results[rank]["kinds"]) for rank in range(3)] == [3, 2, 2]
+    assert all(set(result["kinds"]) == {ours} for result in results.values())

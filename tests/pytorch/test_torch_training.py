@@ -24,3 +24,11 @@ def test_unused_on_some_ranks(tmp_path):
 def test_sharded(tmp_path):
     """ZeRO, FSDP, fully_shard, its checkpoint, and join()."""
     torch_job.run(tmp_path, "ranks_training", "sharded", 2).check(2)
+
+
+@pytest.mark.parametrize("nodes", ["", "2"])
+def test_two_dimensions(tmp_path, nodes):
+    """HSDP and tensor parallelism on a mesh of two by two, by the core's groups."""
+    env = {"SMDDP_NODES": nodes} if nodes else {}
+    results = torch_job.run(tmp_path, "ranks_training", "two_dimensions", 4, env=env).check(4)
+    assert all(one["kinds"] == ["SmddpProcessGroup"] for one in results.values()), results

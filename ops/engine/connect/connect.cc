@@ -198,6 +198,39 @@ void MakeChannelResources(const Config& config, Connection* connection) {
   }
 }
 
+Topology TopologyOfSet(const Topology& job, const std::vector<int>& ranks) {
+  std::vector<int> node_of(job.size), keys;
+  for (int node = 0; node < job.num_nodes; ++node) {
+    for (int r : job.nodes[node]) node_of[r] = node;
+  }
+  for (int r : ranks) keys.push_back(node_of[r]);
+  auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
+  return Topology::FromKeys(static_cast<int>(own_place - ranks.begin()), keys, ranks);
+}
+
+// Maps the memory of a process set; one that is not a member only exchanges.
+Status MapSet(const Config& config, const std::vector<int>& ranks, const Exchange& exchange,
+              bool member, Connection* connection) {
+  Announcement own{};
+  std::vector<Announcement> all;
+  Status unmapped, status;
+  if (member) {
+    size_t bytes = SegmentBytes(config, connection->topology);
+    status = MapSegments(config, bytes, exchange, connection, &own, &all, &unmapped);
+  } else {
+    for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
+  }
+  if (!status.ok()) return status;
+  if (!unmapped.ok()) return unmapped.Within("the memory of the process set");
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i].ok) continue;
+    return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
+                               " could not map the process set's memory; its own error says why"};
+  }
+  if (member) MakeChannelResources(config, connection);
+  return {};
+}
+
 // Adds to the terms the error of a timeline that cannot be written.
 void StartTimeline(int rank, SharedSettings* terms, JobContext* context) {
   if (!terms->problem.empty() || context->config.timeline.empty()) return;
@@ -307,16 +340,8 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Sha
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, const std::function<Status()>& problem,
                   std::unique_ptr<Connection>* out) {
-  auto own_place = std::find(ranks.begin(), ranks.end(), job.rank);
-  bool member = own_place != ranks.end();
-  std::vector<int> node_of(job.size), keys;
-  for (int node = 0; node < job.num_nodes; ++node) {
-    for (int r : job.nodes[node]) node_of[r] = node;
-  }
-  for (int r : ranks) keys.push_back(node_of[r]);
   auto connection = std::make_unique<Connection>();
-  connection->topology =
-      Topology::FromKeys(static_cast<int>(own_place - ranks.begin()), keys, ranks);
+  connection->topology = TopologyOfSet(job, ranks);
   Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
     std::vector<Announcement> job_wide(job.size);
     Status status = gather(&own, sizeof own, job_wide.data());
@@ -324,29 +349,33 @@ Status ConnectSet(JobContext* context, const Topology& job, const std::vector<in
     for (int r : ranks) all->push_back(job_wide[r]);
     return status;
   };
-  Announcement own{};
-  std::vector<Announcement> all;
-  Status unmapped, status;
-  if (member) {
-    size_t bytes = SegmentBytes(context->config, connection->topology);
-    status = MapSegments(context->config, bytes, exchange, connection.get(), &own, &all, &unmapped);
-  } else {
-    for (int i = 0; i < 2 && status.ok(); ++i) status = exchange(own, &all);
-  }
+  const bool member = std::find(ranks.begin(), ranks.end(), job.rank) != ranks.end();
+  Status status = MapSet(context->config, ranks, exchange, member, connection.get());
   if (!status.ok()) return status;
-  if (!unmapped.ok()) return unmapped.Within("the memory of the process set");
-  for (size_t i = 0; i < all.size(); ++i) {
-    if (all[i].ok) continue;
-    return {Code::kSystem, "rank " + std::to_string(ranks[i]) +
-                               " could not map the process set's memory; its own error says why"};
-  }
-  if (member) MakeChannelResources(context->config, connection.get());
   if (connection->topology.num_nodes > 1) {
     status = ConnectNodes(*context->bootstrap, problem, member ? connection.get() : nullptr);
     if (status.code() == Code::kSystem) status = {Code::kRemote, status.message()};
   }
   if (!status.ok()) static_cast<void>(connection.release());  // another thread is inside MPI
   if (member) *out = std::move(connection);
+  return status;
+}
+
+Status ConnectMembers(JobContext* context, const Topology& job, const std::vector<int>& ranks,
+                      const Bootstrap& members, const std::function<Status()>& problem,
+                      std::unique_ptr<Connection>* out) {
+  auto connection = std::make_unique<Connection>();
+  connection->topology = TopologyOfSet(job, ranks);
+  Exchange exchange = [&](const Announcement& own, std::vector<Announcement>* all) {
+    all->resize(ranks.size());
+    return members.Allgather(&own, sizeof own, all->data(), problem);
+  };
+  Status status = MapSet(context->config, ranks, exchange, true, connection.get());
+  if (status.ok() && connection->topology.num_nodes > 1) {
+    status = ConnectNodes(members, problem, connection.get());
+    if (status.code() == Code::kSystem) status = {Code::kRemote, status.message()};
+  }
+  if (status.ok()) *out = std::move(connection);
   return status;
 }
 

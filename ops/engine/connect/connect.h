@@ -61,5 +61,9 @@ Status ConnectJob(const Config& config, const std::vector<int>& ranks, const Sha
 Status ConnectSet(JobContext* context, const Topology& job, const std::vector<int>& ranks,
                   const GatherBlocks& gather, const std::function<Status()>& problem,
                   std::unique_ptr<Connection>* connection);
+// The same by the listed ranks alone: `members` is a bootstrap of theirs, in this order.
+Status ConnectMembers(JobContext* context, const Topology& job, const std::vector<int>& ranks,
+                      const Bootstrap& members, const std::function<Status()>& problem,
+                      std::unique_ptr<Connection>* connection);
 
 }  // namespace smddp

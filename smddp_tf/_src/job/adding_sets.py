@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._src.job import basics, native, rendezvous
+from smddp_tf._src.job.bootstrap import Bootstrap, Exchange
 from smddp_tf._src.job.process_sets import (
     ProcessSet,
     added_sets,
@@ -98,6 +99,41 @@ def _add(process_set: ProcessSet, ranks: list[int]) -> None:
     add = native.core().smddp_process_set_add
     check_status(add(c_ranks(ranks), len(ranks), ctypes.byref(number)))
     process_set._bind(number.value, ranks)
+
+
+def add_by_members(ranks: Sequence[int], exchange: Exchange, limit: float) -> int:
+    """Adds a set without its ProcessSet; other ranks of the job neither call this nor know of it.
+
+    Args:
+      ranks: of the job, in ascending order, this one among them.
+      exchange: connects them, in this order.
+      limit: for how long to wait for the others, in seconds; 0 for SMDDP_TIMEOUT_SECONDS.
+
+    Returns:
+      The set's number, which this rank gives back to leave_set().
+
+    Raises:
+      JobError: a rank died or made another set, or the limit has passed: this ends the job. Or a
+        rank could not map the set's memory: then none of them has the set.
+    """
+    number = ctypes.c_int()
+    rank = basics.rank()
+    members = Bootstrap(list(ranks).index(rank), len(ranks), exchange, rank)
+    status = native.core().smddp_process_set_add_by_members(
+        c_ranks(list(ranks)),
+        len(ranks),
+        ctypes.byref(members),
+        ctypes.c_double(limit),
+        ctypes.byref(number),
+    )
+    members.reraise()
+    check_status(status)
+    return number.value
+
+
+def leave_set(number: int) -> None:
+    """Gives back a set that members added; the next one of the same ranks may be it again."""
+    native.core().smddp_process_set_leave(number)
 
 
 def _add_parts(process_set: ProcessSet) -> None:

@@ -51,8 +51,10 @@ class Bootstrap(ctypes.Structure):
         ("sign", _Sign),
     )
 
-    def __init__(self, rank: int, size: int, exchange: Exchange) -> None:
+    def __init__(self, rank: int, size: int, exchange: Exchange, job_rank: int = -1) -> None:
         self._exchange = exchange
+        self._job_rank = rank if job_rank < 0 else job_rank
+        self._interrupt: BaseException | None = None
         self._said = ctypes.create_string_buffer(b"")
         super().__init__(
             rank,
@@ -66,12 +68,22 @@ class Bootstrap(ctypes.Structure):
             _Sign(lambda _, data, count, signature: self._sign(data, count, signature)),
         )
 
+    def reraise(self) -> None:
+        """Raises what came while the core waited, such as KeyboardInterrupt, for which it ended."""
+        if self._interrupt is not None:
+            raise self._interrupt
+
     def _begin(self, send: int, count: int) -> int:
         self._exchange.start(ctypes.string_at(send, count))
         return 0  # _take() tells of a failure
 
     def _take(self, receive: int, count: int) -> int:
-        blocks = self._exchange.blocks()
+        try:
+            blocks = self._exchange.blocks()
+        except BaseException as error:  # which ctypes would print and forget: see reraise()
+            self._interrupt = error
+            self._exchange.fail(self._interruption())
+            return -1
         if blocks is None:
             return -1 if self._exchange.why() else 0
         if len(blocks) != count:
@@ -80,8 +92,13 @@ class Bootstrap(ctypes.Structure):
         return 1
 
     def _say(self) -> int:
-        self._said = ctypes.create_string_buffer(self._exchange.why().encode())
+        why = self._exchange.why() if self._interrupt is None else self._interruption()
+        self._said = ctypes.create_string_buffer(why.encode())
         return ctypes.addressof(self._said)
+
+    def _interruption(self) -> str:
+        kind = type(self._interrupt).__name__
+        return f"rank {self._job_rank} was interrupted while it waited for others ({kind})"
 
     def _sign(self, data: int, count: int, signature: int) -> None:
         own = hmac.digest(self._exchange.secret(), ctypes.string_at(data, count), hashlib.sha256)

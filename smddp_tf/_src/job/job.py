@@ -126,7 +126,9 @@ def is_waiting() -> bool:
 def _begin_alone(rank: int, size: int) -> None:
     """Begins a job of one rank, in which rank() and size() tell what this process will be."""
     bootstrap = rendezvous.connection().bootstrap(rendezvous.Place(size=1))
-    _check_start(native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms()))
+    status = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
+    bootstrap.reraise()
+    _check_start(status)
     basics.expect(rank, size)
 
 
@@ -161,6 +163,7 @@ def _join_next(
             _leave(failed=False)
         bootstrap = connection.bootstrap(place)
         code = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
+        bootstrap.reraise()
         if code != Code.REMOTE or not connection.is_void(seconds=0):
             _check_start(code)
             return True
@@ -273,7 +276,9 @@ def init_with(rank: int, size: int, exchange: Exchange) -> None:
             return
         _refuse_child()
         _bootstrap = Bootstrap(rank, size, exchange)
-        _check_start(native.core().smddp_init_with(ctypes.byref(_bootstrap), *_terms()))
+        status = native.core().smddp_init_with(ctypes.byref(_bootstrap), *_terms())
+        _bootstrap.reraise()
+        _check_start(status)
         _begun(has_peers=True)
 
 
