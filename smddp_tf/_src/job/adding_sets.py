@@ -119,15 +119,14 @@ def add_by_members(ranks: Sequence[int], exchange: Exchange, limit: float) -> in
     number = ctypes.c_int()
     rank = basics.rank()
     members = Bootstrap(list(ranks).index(rank), len(ranks), exchange, rank)
-    status = native.core().smddp_process_set_add_by_members(
-        c_ranks(list(ranks)),
-        len(ranks),
-        ctypes.byref(members),
-        ctypes.c_double(limit),
-        ctypes.byref(number),
+    add = native.core().smddp_process_set_add_by_members
+    count, seconds = len(ranks), ctypes.c_double(limit)
+    code = members.connect(
+        lambda: add(
+            c_ranks(list(ranks)), count, ctypes.byref(members), seconds, ctypes.byref(number)
+        )
     )
-    members.reraise()
-    check_status(status)
+    check_status(code)
     return number.value
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import hmac
-from typing import Protocol
+import signal
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
 
 _Start = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _Test = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
@@ -54,6 +57,8 @@ class Bootstrap(ctypes.Structure):
     def __init__(self, rank: int, size: int, exchange: Exchange, job_rank: int = -1) -> None:
         self._exchange = exchange
         self._job_rank = rank if job_rank < 0 else job_rank
+        self._signals: list[Any] = []
+        self._handler: Any = None
         self._interrupt: BaseException | None = None
         self._said = ctypes.create_string_buffer(b"")
         super().__init__(
@@ -68,10 +73,33 @@ class Bootstrap(ctypes.Structure):
             _Sign(lambda _, data, count, signature: self._sign(data, count, signature)),
         )
 
-    def reraise(self) -> None:
-        """Raises what came while the core waited, such as KeyboardInterrupt, for which it ended."""
+    def connect(self, core: Callable[[], int]) -> int:
+        """Runs a function of the core that takes this, and returns its code.
+
+        SIGINT would raise in whatever Python the core calls then, and ctypes would print and forget
+        it. So it is kept until it can be answered. What its handler raises ends the wait.
+
+        Raises:
+          BaseException: what a signal's handler raised meanwhile.
+        """
+        handler = signal.getsignal(signal.SIGINT)
+        keeps = callable(handler) and threading.current_thread() is threading.main_thread()
+        if keeps:
+            self._handler = handler
+            signal.signal(signal.SIGINT, lambda *arguments: self._signals.append(arguments))
+        try:
+            code = core()
+        finally:
+            if keeps:
+                signal.signal(signal.SIGINT, handler)
+        self._answer_signals()
         if self._interrupt is not None:
             raise self._interrupt
+        return code
+
+    def _answer_signals(self) -> None:
+        while self._signals and callable(self._handler):
+            self._handler(*self._signals.pop(0))
 
     def _begin(self, send: int, count: int) -> int:
         self._exchange.start(ctypes.string_at(send, count))
@@ -79,8 +107,9 @@ class Bootstrap(ctypes.Structure):
 
     def _take(self, receive: int, count: int) -> int:
         try:
+            self._answer_signals()
             blocks = self._exchange.blocks()
-        except BaseException as error:  # which ctypes would print and forget: see reraise()
+        except BaseException as error:  # connect() raises it
             self._interrupt = error
             self._exchange.fail(self._interruption())
             return -1

@@ -123,12 +123,16 @@ def is_waiting() -> bool:
     return basics.is_expecting()
 
 
+def _init_with(bootstrap: Bootstrap) -> int:
+    """The code with which a job begins, or does not."""
+    core, terms = native.core(), _terms()
+    return bootstrap.connect(lambda: core.smddp_init_with(ctypes.byref(bootstrap), *terms))
+
+
 def _begin_alone(rank: int, size: int) -> None:
     """Begins a job of one rank, in which rank() and size() tell what this process will be."""
     bootstrap = rendezvous.connection().bootstrap(rendezvous.Place(size=1))
-    status = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
-    bootstrap.reraise()
-    _check_start(status)
+    _check_start(_init_with(bootstrap))
     basics.expect(rank, size)
 
 
@@ -162,8 +166,7 @@ def _join_next(
             prepare()
             _leave(failed=False)
         bootstrap = connection.bootstrap(place)
-        code = native.core().smddp_init_with(ctypes.byref(bootstrap), *_terms())
-        bootstrap.reraise()
+        code = _init_with(bootstrap)
         if code != Code.REMOTE or not connection.is_void(seconds=0):
             _check_start(code)
             return True
@@ -276,9 +279,7 @@ def init_with(rank: int, size: int, exchange: Exchange) -> None:
             return
         _refuse_child()
         _bootstrap = Bootstrap(rank, size, exchange)
-        status = native.core().smddp_init_with(ctypes.byref(_bootstrap), *_terms())
-        _bootstrap.reraise()
-        _check_start(status)
+        _check_start(_init_with(_bootstrap))
         _begun(has_peers=True)
 
 
