@@ -33,6 +33,16 @@ def _op(options: Any) -> Any:
     return ReduceOp.SUM if options is None else getattr(options, "reduceOp", options)
 
 
+def _long_dims(tensor: torch.Tensor) -> list[int]:
+    """The dimensions that order elements: scripts reduce a number with a list of one."""
+    return [dim for dim in tensor.shape if dim != 1]
+
+
+def _elements(tensor: torch.Tensor) -> list[int]:
+    """Their number, the only thing that torch.distributed.broadcast wants to be equal."""
+    return [tensor.numel()]
+
+
 @torch.no_grad()
 def _joined(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
     """The elements of all tensors, one after the other."""
@@ -56,7 +66,7 @@ def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
 def _reduce_bools(tensors: list[Any], op: Any, words: str) -> Steps:
     """Reduces bools in place, as bytes."""
     values = [tensor.detach().view(torch.uint8) for tensor in tensors]
-    yield _requests.allreduce(values, op, 1.0, f"of torch.bool {words}".strip())
+    yield _requests.allreduce(values, op, 1.0, f"of torch.bool {words}".strip(), dims=_long_dims)
     if op is CoreOp.Sum:
         for value in values:
             value.bitwise_and_(1)
@@ -196,7 +206,7 @@ class SmddpProcessGroup(ProcessGroup):
         known = _dtypes.core_op(op)
         words = order if what == "all_reduce" else f"{what} {order}".strip()
         if known is not None and dtype in _dtypes.REDUCIBLE:
-            yield _requests.allreduce(tensors, *known, words)
+            yield _requests.allreduce(tensors, *known, words, dims=_long_dims)
             return
         of_bools = _dtypes.op_of_bools(op) if dtype is torch.bool else None
         if of_bools is not None:
@@ -272,7 +282,7 @@ class SmddpProcessGroup(ProcessGroup):
         tensors = _list(tensors)
         order = _checks.in_place(tensors, "broadcast")
         root = opts if isinstance(opts, int) else opts.rootRank
-        yield _requests.broadcast(tensors, self._ranks[root], order)
+        yield _requests.broadcast(tensors, self._ranks[root], order, dims=_elements)
         return tensors
 
     @numbered("all_gather_into_tensor")

@@ -6,7 +6,7 @@ A request refers to its tensors, so their memory stays valid as long as it exist
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -63,22 +63,28 @@ def allreduce(
     factor: float,
     order: str = "",
     after: float = 1.0,
+    dims: Callable[[torch.Tensor], Sequence[int]] = lambda tensor: tensor.shape,
 ) -> Request:
     """Reduces tensors of one dtype in place. order: of their elements in memory.
 
-    factor, after: what inputs and results are multiplied by.
+    factor, after: what inputs and results are multiplied by. dims: what ranks must agree on.
     """
-    parts = [(tensor, tensor, tensor.shape) for tensor in tensors]
+    parts = [(tensor, tensor, dims(tensor)) for tensor in tensors]
     number = NUMBERS[tensors[0].dtype]
     request = _request(Kind.ALLREDUCE, number, parts, op=op, factor=factor, words=order)
     request.postscale = after
     return request
 
 
-def broadcast(tensors: Sequence[torch.Tensor], root: int, order: str = "") -> Request:
-    """Sends tensors of one dtype from the job's rank `root`."""
+def broadcast(
+    tensors: Sequence[torch.Tensor],
+    root: int,
+    order: str = "",
+    dims: Callable[[torch.Tensor], Sequence[int]] = lambda tensor: tensor.shape,
+) -> Request:
+    """Sends tensors of one dtype from the job's rank `root`. dims: what ranks must agree on."""
     number, element, words = _moved(tensors[0].dtype)
-    parts = [(tensor, tensor, [*tensor.shape, *element]) for tensor in tensors]
+    parts = [(tensor, tensor, [*dims(tensor), *element]) for tensor in tensors]
     words = f"{words} {order}".strip()
     return _request(Kind.BROADCAST, number, parts, root=root, words=words)
 

@@ -216,6 +216,24 @@ def between_two():
 
 
 @without_init
+def shapes():
+    """Shapes that differ and are accepted: ones anywhere; any, where only elements must agree."""
+    _start()
+    shape = [(), (1,), (1, 1)][rank % 3]
+    for dtype in (torch.float32, torch.bool):
+        number = torch.full(shape, 1, dtype=dtype)
+        dist.all_reduce(number)
+        assert number.shape == shape and number.item() == (1 if dtype is torch.bool else size)
+    row = _own(*[(4,), (1, 4), (4, 1)][rank % 3])
+    dist.all_reduce(row)
+    assert row.flatten().tolist() == 4 * [SUM]
+    sent = torch.arange(6.0).reshape([(6,), (2, 3), (3, 2)][rank % 3]) * (rank == 0)
+    dist.broadcast(sent, 0)
+    assert sent.flatten().tolist() == list(range(6))
+    report(done=True)
+
+
+@without_init
 def groups():
     """Some of the ranks, in a process set or in a group alone; all of them again; a second life."""
     _start()

@@ -48,6 +48,11 @@ def disagree():
     op = dist.ReduceOp
     cases = {
         "shape": (_waited(dist.all_reduce, torch.ones(3 + odd)), "[float32 [3]]", "[float32 [4]]"),
+        "transposed": (
+            lambda: dist.all_reduce(torch.ones((3, 1, 2) if odd else (2, 3))),
+            "[float32 [2, 3]]",
+            "[float32 [3, 2]]",
+        ),
         "dtype": (
             lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32 if odd else torch.int64)),
             "[int64 [3]]",

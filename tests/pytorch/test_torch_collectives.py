@@ -24,6 +24,12 @@ def test_nodes(tmp_path):
     torch_job.run(tmp_path, "ranks_collectives", "together", 4, env=env, names=EVERY).check(4)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_shapes(tmp_path, ranks):
+    """As with other backends: numbers and lists of one number reduce together."""
+    torch_job.run(tmp_path, "ranks_collectives", "shapes", ranks).check(ranks)
+
+
 def test_groups(tmp_path):
     """The core runs the groups of a process set, of other ranks and of all ranks again."""
     results = torch_job.run(tmp_path, "ranks_collectives", "groups", 3).check(3)
