@@ -84,6 +84,7 @@ def _begin(options: Any, rank: int, size: int, default: bool) -> None:
       DistBackendError: the job is elastic, or has other ranks than the world.
     """
     _refuse_elastic()
+    _store.next_world()
     config.set_timeout(options.timeout.total_seconds())
     if basics.is_initialized():
         _check_world(rank, size)

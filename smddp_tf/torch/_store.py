@@ -23,6 +23,7 @@ from smddp_tf.torch._address import LOOPBACK, own_address
 
 _NAP_SECONDS = 0.002
 _jobs = itertools.count(1)  # each has keys of its own
+_worlds = 0  # so many have begun, equally many on all ranks; names of groups are theirs
 
 
 def starts_alone(environment: Mapping[str, str], size: int) -> bool:
@@ -72,7 +73,7 @@ class _StoreExchange:
 
     def missing(self) -> list[int]:
         """Whose blocks of the last allgather are not in the store."""
-        with contextlib.suppress(RuntimeError):
+        with contextlib.suppress(RuntimeError):  # the store may be gone, which is told already
             return [i for i, key in enumerate(self._keys()) if not self._store.check([key])]
         return []
 
@@ -130,6 +131,15 @@ def any_says(store: Any, size: int, own: bool, timeout: timedelta) -> bool:
     return bool(store.check([f"{prefix}/{turn}/true"]))
 
 
+def next_world() -> None:
+    """Counts one more world: torchrun's store still has what the groups of the last one have left.
+
+    A group that could not be made has keys of some of its members there.
+    """
+    global _worlds
+    _worlds += 1
+
+
 def begin(store: Any, rank: int, size: int) -> None:
     """Begins a job of the world's ranks; between hosts, TCP connects them.
 
@@ -151,9 +161,10 @@ def add_set(store: Any, rank: int, ranks: Sequence[int], limit: float) -> int:
     Raises:
       DistBackendError: the ranks cannot be connected.
     """
-    # A group of this name may have been here before, in a world that was destroyed.
-    turn = (store.add(f"smddp/{_environment.attempt()}/members", 1) - 1) // len(ranks)
-    exchange = _StoreExchange(store, rank, len(ranks), f"members/{turn}")
+    # new_group(use_local_synchronization=True) gives the name of a destroyed group again.
+    members = f"world {_worlds}/members"
+    turn = (store.add(f"smddp/{_environment.attempt()}/{members}", 1) - 1) // len(ranks)
+    exchange = _StoreExchange(store, rank, len(ranks), f"{members}/{turn}")
     try:
         return adding_sets.add_by_members(ranks, exchange, limit)
     except JobError as error:

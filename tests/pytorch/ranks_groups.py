@@ -1,7 +1,6 @@
 """Groups of some of the ranks, which their members make alone. Values differ by rank, exactly."""
 
 import datetime
-import inspect
 import os
 import signal
 import threading
@@ -130,9 +129,6 @@ def local():
 def not_sorted():
     """Ranks in an order of the script's, where new_group() keeps it."""
     _start()
-    if "sort_ranks" not in inspect.signature(dist.new_group).parameters:
-        report(done=None)
-        return
     for order in ([LAST, 0], list(reversed(range(size)))):
         group = dist.new_group(order, sort_ranks=False)
         if rank in order:
@@ -165,6 +161,27 @@ def fails(how):
     except Exception as error:
         kind, text = type(error).__name__, str(error)
     report(kind=kind, text=text, seconds=time.monotonic() - start)
+
+
+@without_init
+def goes_on():
+    """After a failed new_group() all begin anew, and groups of that name find each other."""
+    pair = [0, LAST]
+    _start()
+    dist.barrier()
+    kind = ""
+    try:
+        if rank != LAST:
+            dist.new_group(pair, timeout=datetime.timedelta(seconds=1))
+        dist.all_reduce(torch.ones(3))
+    except dist.DistBackendError as error:
+        kind = type(error).__name__
+    dist.destroy_process_group()
+    _start()
+    group = dist.new_group(pair, timeout=datetime.timedelta(seconds=20))
+    if rank in pair:
+        _assert_collectives(group, pair)
+    report(kind=kind)
 
 
 @without_init

@@ -60,6 +60,13 @@ def test_a_member_that_does_not_come(tmp_path, how, texts, nodes):
 
 
 @pytest.mark.quiet
+def test_going_on(tmp_path):
+    """Torchrun's store keeps what the failed group has left; the next one is not misled by it."""
+    results = torch_job.torchrun(tmp_path, MODULE, "goes_on", 3)
+    assert [result["kind"] for result in results] == 3 * ["DistBackendError"]
+
+
+@pytest.mark.quiet
 def test_a_member_that_has_ended(tmp_path):
     """A rank of this machine that waits for one that has left is told soon."""
     result = torch_job.torchrun(tmp_path, MODULE, "fails", 3, how="left")[0]
