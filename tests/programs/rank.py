@@ -12,6 +12,9 @@ import sys
 import time
 
 import tensorflow as tf
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "multirank"))
+from operators import meet_types
 from support import Progress
 
 import smddp_tf as hvd
@@ -61,6 +64,7 @@ def main() -> None:
     """All programs, each with a limit, after which this rank says where it was and ends."""
     folder = pathlib.Path(sys.argv[1])
     hvd.init()
+    meet_types()
     progress = Progress(folder)
     stacks = open(folder / f"stacks{hvd.rank()}", "w")
     for program in json.loads((folder / "programs.json").read_text()):

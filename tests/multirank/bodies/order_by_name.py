@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import tensorflow as tf
 from harness import rank, report, size
+from operators import meet_types
 
 import smddp_tf as hvd
 from bodies.order import CALLS, late, mine, total
@@ -25,6 +26,7 @@ def _called(number, **options):
 
 def _in_threads(body, count, started_alike=False):
     """Runs body(number) in threads. Ranks start them in different orders, if not alike."""
+    meet_types()
     started = [threading.Thread(target=body, args=[i], daemon=True) for i in range(count)]
     for one in started[:: 1 if rank == 0 or started_alike else -1]:
         one.start()
@@ -80,6 +82,7 @@ def tapes_of_named_threads():
         except (AssertionError, tf.errors.OpError) as error:
             failed.append(str(error))
 
+    meet_types()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         threads = [
