@@ -20,7 +20,14 @@ def test_equal_bits_in_functions(keras_job):
     keras_job(body, 2, timeout=400).check(2)
 
 
-@pytest.mark.parametrize(("ranks", "nodes"), [(2, 2), (3, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "nodes"),
+    [
+        pytest.param(2, 2, marks=pytest.mark.thorough),
+        (3, 3),
+        pytest.param(4, 2, marks=pytest.mark.thorough),
+    ],
+)
 def test_equal_bits_between_nodes(keras_job, ranks, nodes):
     """There each rank gets the gradients of its own rows alone."""
     names = ["AdamW", "SGD", "Adam", "Adamax", "Lion", "Adafactor"]
