@@ -21,12 +21,7 @@ def test_equal_bits_in_functions(keras_job):
 
 
 @pytest.mark.parametrize(
-    ("ranks", "nodes"),
-    [
-        pytest.param(2, 2, marks=pytest.mark.thorough),
-        (3, 3),
-        pytest.param(4, 2, marks=pytest.mark.thorough),
-    ],
+    ("ranks", "nodes"), [pytest.param(2, 2, marks=pytest.mark.thorough), (3, 3), (4, 2)]
 )
 def test_equal_bits_between_nodes(keras_job, ranks, nodes):
     """There each rank gets the gradients of its own rows alone."""

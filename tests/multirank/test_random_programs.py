@@ -20,10 +20,7 @@ def _seeds(ranks: int) -> list:
     return [seed for seed in range(PROGRAMS) if soak.ranks_of(seed) == ranks]
 
 
-@pytest.mark.parametrize(
-    "ranks",
-    [pytest.param(2, marks=pytest.mark.thorough), 3, pytest.param(4, marks=pytest.mark.thorough)],
-)
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.thorough), 3, 4])
 def test_random_programs(ranks):
     """Every number is right on every rank; each kind of program is among them."""
     seeds = _seeds(ranks)
