@@ -23,3 +23,9 @@ def test_a_global_norm(keras_job, ranks):
 def test_variables_that_are_not_broadcast(keras_job):
     """local_variables= takes one variable too, and register_local_var() is Horovod's."""
     keras_job(keras_local.variables_that_are_not_broadcast, 2).check(2)
+
+
+@pytest.mark.tf_keras
+def test_tables_that_a_library_divides(keras_job):
+    """Libraries on Horovod mark each rank's own tables, and replace Horovod's own methods."""
+    keras_job(keras_local.tables_that_a_library_divides, 2).check(2)

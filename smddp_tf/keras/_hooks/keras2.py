@@ -19,6 +19,25 @@ from smddp_tf.keras._distribution import Hook
 tf = tensorflow()
 
 
+class _Allreduce(Hook):
+    """The reduction in an update, by Horovod's private name.
+
+    Libraries replace it on an optimizer: NVIDIA's distributed-embeddings, to register the tables
+    that a rank has for itself.
+    """
+
+    def __call__(self, grads, variables):
+        return self.optimizer._allreduce_grads(list(grads), list(variables))
+
+
+class _AllreduceGrads(Hook):
+    """What _allreduce() calls in Horovod; replaced by libraries too."""
+
+    def __call__(self, grads, variables, use_generic_names=False):
+        del use_generic_names  # order decides which collectives belong together, not names
+        return self.distribution.reduce(grads, variables)
+
+
 class _Aggregate(Hook):
     done = False  # whether apply_gradients() did it already
 
@@ -27,7 +46,7 @@ class _Aggregate(Hook):
         if self.done:
             return pairs
         variables = [variable for _, variable in pairs]
-        grads = self.distribution.reduce([grad for grad, _ in pairs], variables)
+        grads = self.optimizer._allreduce([grad for grad, _ in pairs], variables)
         self.distribution.aggregated = variables
         self.distribution.mark_reduced()
         return list(zip(grads, variables, strict=True))
@@ -104,7 +123,7 @@ class _AccumulateAndAggregate(Hook):
         factor = 1.0 / distribution.passes if distribution.average_passes else 1.0
 
         def update():
-            reduced = distribution.reduce([tf.identity(total) for total in totals], variables)
+            reduced = self.optimizer._allreduce(list(map(tf.identity, totals)), variables)
             with tf.control_dependencies(reduced):
                 cleared = [total.assign(tf.zeros_like(total)) for total in self.sums]
             with tf.control_dependencies([tf.identity(total) for total in cleared]):
@@ -242,6 +261,8 @@ def install(optimizer, distribution) -> None:
     legacy = not hasattr(optimizer, "aggregate_gradients")
     aggregate = "_aggregate_gradients" if legacy else "aggregate_gradients"
     update = "_distributed_apply" if legacy else "_internal_apply_gradients"
+    optimizer._allreduce = _Allreduce("_allreduce", optimizer, distribution)
+    optimizer._allreduce_grads = _AllreduceGrads("_allreduce_grads", optimizer, distribution)
     kind = _Aggregate if distribution.passes == 1 else _AccumulateAndAggregate
     hook = kind(aggregate, optimizer, distribution)
     setattr(optimizer, aggregate, hook)

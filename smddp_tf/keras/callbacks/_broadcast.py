@@ -181,10 +181,30 @@ class BroadcastGlobalVariablesCallback(Callback):
             self._synchronize(self.model)
 
     def _variables(self, model: Any) -> list[Variable]:
-        def taken(variable: Variable) -> bool:
-            return identity(variable) in self.local or self._was_broadcast(variable)
+        variables = training_state(model)  # creates the optimizers' slots
+        local = self._find_local(model)
+        slots = [
+            slot
+            for optimizer in optimizers_of(model)
+            for weight in local
+            for slot in _state.slots_of(_distribution.innermost(optimizer), weight)
+        ]
+        own = self.local | set(map(identity, slots))
 
-        return [variable for variable in training_state(model) if not taken(variable)]
+        def taken(variable: Variable) -> bool:
+            return identity(variable) in own or self._was_broadcast(variable)
+
+        return [variable for variable in variables if not taken(variable)]
+
+    def _find_local(self, model: Any) -> list[Variable]:
+        """The weights that are each rank's own.
+
+        NVIDIA's distributed-embeddings marks those that it divides among the ranks, to register
+        them after the first batch, where Horovod broadcasts.
+        """
+        weights = variables_only(model.weights)
+        self.local |= {identity(weight) for weight in weights if hasattr(weight, "de_local")}
+        return [weight for weight in weights if identity(weight) in self.local]
 
     def _was_broadcast(self, variable: Variable) -> bool:
         variable = getattr(variable, "_value", variable)
@@ -201,6 +221,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         """The variables, and before them what may replace some: vocabularies and the like."""
         for optimizer in filter(is_divided, optimizers_of(model)):
             require_same_step(optimizer)
+        self._find_local(model)
         own = _state.local_weights(optimizers_of(model), variables_only(model.weights))
         layers = share.layers_of(model, self.local | set(map(identity, own)))
         share.send(layers, self.root_rank, self.process_set)

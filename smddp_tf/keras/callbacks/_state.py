@@ -55,16 +55,18 @@ def between_exchanges(optimizers: list[Any]) -> list[Variable]:
     return found
 
 
-def _slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
-    """The optimizer's slot variables of one weight."""
+def slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
+    """The optimizer's slot variables of one weight, if it has them yet."""
     if hasattr(optimizer, "get_slot_names"):  # legacy optimizer
         key = getattr(weight, "_unique_id", None)
         return list(optimizer._slots.get(key, {}).values())
     if hasattr(optimizer, "_index_dict"):  # tf_keras, Keras 2
         index, count = optimizer._index_dict.get(weight._unique_id), len(optimizer._index_dict)
-    else:
+    elif hasattr(optimizer, "_trainable_variables_indices"):  # Keras 3
         index = optimizer._trainable_variables_indices.get(optimizer._var_key(weight))
         count = len(optimizer._trainable_variables)
+    else:  # it is not built
+        return []
     if index is None:
         return []
 
@@ -79,7 +81,7 @@ def _slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
 def _optimizer_state(optimizer: Any, local: Iterable[Variable]) -> list[Variable]:
     """An optimizer's variables, except slots of local weights and accumulated gradients."""
     inner = _distribution.innermost(optimizer)
-    left_out = [slot for weight in local for slot in _slots_of(inner, weight)]
+    left_out = [slot for weight in local for slot in slots_of(inner, weight)]
     left_out += list(getattr(inner, "_accumulated_gradients", ()))
     skipped = {_identity(variable) for variable in left_out}
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]

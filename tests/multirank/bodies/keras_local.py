@@ -12,9 +12,9 @@ keras = tf.keras
 RANGE = 60000.0  # of float16
 
 
-def _two_branches():
+def _two_branches(own_width=6):
     """A layer for all ranks, and one of each rank's own, with inputs of its own."""
-    inputs = [keras.Input((6,)), keras.Input((6,))]
+    inputs = [keras.Input((6,)), keras.Input((own_width,))]
     shared, own = keras.layers.Dense(3, name="shared"), keras.layers.Dense(3, name="own")
     total = keras.layers.Add()([shared(inputs[0]), own(inputs[1])])
     outputs = keras.layers.Activation("linear", dtype="float32")(total)
@@ -128,3 +128,51 @@ def variables_that_are_not_broadcast():
             with raises(TypeError, "local_variables takes variables, not"):
                 kind(*arguments, local_variables=wrong)
     report()
+
+
+def tables_that_a_library_divides():
+    """Weights of each rank's own shape are marked, and registered in the first reduction.
+
+    So does distributed-embeddings, whose optimizers' methods are replaced.
+    """
+    _train_divided(keras.optimizers.Adam(0.1))
+    if not keras_modes.KERAS3:
+        _train_divided(keras.optimizers.legacy.Adam(0.1))
+    report()
+
+
+def _train_divided(optimizer):
+    keras.utils.set_random_seed(rank)
+    model, shared, own = _two_branches(own_width=6 + rank)
+    own.kernel.de_local = own.bias.de_local = True
+    x, y = np.ones((8, 6), "float32"), np.zeros((8, 3), "float32")
+    own_x = np.ones((8, 6 + rank), "float32")
+    optimizer = hvd.DistributedOptimizer(optimizer, sparse_as_dense=True)
+    calls = []
+    if keras_modes.KERAS3:  # which the library does not support
+        for weight in own.weights:
+            optimizer.register_local_var(weight)
+    else:
+        outer, inner = optimizer._allreduce, optimizer._allreduce_grads
+
+        def register_then_allreduce(grads, variables):
+            for variable in filter(lambda variable: hasattr(variable, "de_local"), variables):
+                optimizer.register_local_var(variable)
+            return outer(grads, variables)
+
+        def named_allreduce_grads(grads, variables):
+            calls.append(len(grads))
+            return inner(grads, variables, use_generic_names=True)
+
+        optimizer._allreduce = register_then_allreduce
+        optimizer._allreduce_grads = named_allreduce_grads
+    model.compile(optimizer, "mse")
+    broadcast = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    before = [weight.numpy() for weight in own.weights]
+    callbacks = [broadcast, hvd.callbacks.CheckRanksEqual(every=1)]
+    model.fit([x, own_x], y, batch_size=4, verbose=0, callbacks=callbacks)
+    hvd.check_ranks_equal(shared.weights)
+    biases = hvd.allgather(own.bias[None]).numpy()
+    assert np.unique(biases, axis=0).shape[0] == size, "its gradients were reduced"
+    assert all((old != new.numpy()).any() for old, new in zip(before, own.weights, strict=True))
+    assert keras_modes.KERAS3 or set(calls) == {4}, calls
