@@ -26,7 +26,8 @@ def alltoall(
       tensor: of at least one dimension; all dimensions except the first must be equal on all
         ranks. Supports the same dtypes as allgather().
       splits: the number of rows for each rank, in rank order: a list or 1-D tensor of integers,
-        one per rank of the set, whose sum is the first dimension. None: the same number for each.
+        one per rank of the set, whose sum is the first dimension, each below 2**31. None: the same
+        number for each.
       name: identifies the operation in messages; must be the same on all ranks.
       ignore_name_scope: ignored, accepted for compatibility.
       process_set: the ranks that take part.
@@ -68,5 +69,7 @@ def alltoall(
         raise TypeError(f"splits are of {counts.dtype.name}; they must be integers")
 
     name = resolve_name(name, "alltoall", group)
-    output, received = ops.alltoall(tensor, tf.cast(counts, tf.int32), name, group)
+    # tf.cast() would turn 2**32 + 1 into 1; the other takes longer.
+    cast = tf.saturate_cast if counts.dtype.max > tf.int32.max else tf.cast
+    output, received = ops.alltoall(tensor, cast(counts, tf.int32), name, group)
     return (output, received) if given else output

@@ -79,6 +79,7 @@ def _mistakes_of_one_rank():
         (lambda: hvd.alltoall(tf.ones([4]), splits=[4] + [0] * (size - 1 - one)), "splits for"),
         (lambda: hvd.alltoall(tf.ones([4]), splits=[3 + (not one), *rest]), "sum to 3"),
         (lambda: hvd.alltoall(tf.ones([4]), splits=negative), "-1"),
+        (lambda: hvd.alltoall(tf.ones([4]), splits=[2**32 + 4, *rest]), "to 2147483647 for 4"),
         (lambda: hvd.alltoall(tf.ones([]) if one else tf.ones([size])), "scalar"),
         (lambda: hvd.alltoall(tf.ones([4]), splits=[]), "splits for"),
     ]
