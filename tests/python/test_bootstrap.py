@@ -12,6 +12,14 @@ from smddp_tf._src.job.bootstrap import Bootstrap
 TRIES = 30  # the signal comes at another place each time
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """SIGINT raises, also in the background, where shells have programs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class _Alone:
     """An exchange whose other rank never comes."""
 
