@@ -26,6 +26,11 @@ def test_variables_that_are_not_broadcast(keras_job):
 
 
 @pytest.mark.tf_keras
-def test_tables_that_a_library_divides(keras_job):
+def test_local_variables_of_other_shapes(keras_job):
+    """They are not broadcast, nor are their slots."""
+    keras_job(keras_local.local_variables_of_other_shapes, 2).check(2)
+
+
+def test_tables_that_a_library_divides(legacy_keras_job):
     """Libraries on Horovod mark each rank's own tables, and replace Horovod's own methods."""
-    keras_job(keras_local.tables_that_a_library_divides, 2).check(2)
+    legacy_keras_job(keras_local.tables_that_a_library_divides, 2).check(2)

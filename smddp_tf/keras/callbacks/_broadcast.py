@@ -183,13 +183,9 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _variables(self, model: Any) -> list[Variable]:
         variables = training_state(model)  # creates the optimizers' slots
         local = self._find_local(model)
-        slots = [
-            slot
-            for optimizer in optimizers_of(model)
-            for weight in local
-            for slot in _state.slots_of(_distribution.innermost(optimizer), weight)
-        ]
-        own = self.local | set(map(identity, slots))
+        own = set(self.local)
+        for optimizer in optimizers_of(model):
+            own |= set(map(identity, _state.slots_of(optimizer, local)))
 
         def taken(variable: Variable) -> bool:
             return identity(variable) in own or self._was_broadcast(variable)

@@ -55,8 +55,13 @@ def between_exchanges(optimizers: list[Any]) -> list[Variable]:
     return found
 
 
-def slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
-    """The optimizer's slot variables of one weight, if it has them yet."""
+def slots_of(optimizer: Any, weights: Iterable[Variable]) -> list[Variable]:
+    """The slot variables of these weights, if the optimizer has them yet."""
+    inner = _distribution.innermost(optimizer)
+    return [slot for weight in weights for slot in _slots_of_one(inner, weight)]
+
+
+def _slots_of_one(optimizer: Any, weight: Variable) -> list[Variable]:
     if hasattr(optimizer, "get_slot_names"):  # legacy optimizer
         key = getattr(weight, "_unique_id", None)
         return list(optimizer._slots.get(key, {}).values())
@@ -81,7 +86,7 @@ def slots_of(optimizer: Any, weight: Variable) -> list[Variable]:
 def _optimizer_state(optimizer: Any, local: Iterable[Variable]) -> list[Variable]:
     """An optimizer's variables, except slots of local weights and accumulated gradients."""
     inner = _distribution.innermost(optimizer)
-    left_out = [slot for weight in local for slot in slots_of(inner, weight)]
+    left_out = slots_of(optimizer, local)
     left_out += list(getattr(inner, "_accumulated_gradients", ()))
     skipped = {_identity(variable) for variable in left_out}
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]

@@ -42,7 +42,7 @@ def _with_splits(way, wrap):
     # Rank r sends r + p rows to rank p.
     splits = [rank + p for p in range(size)]
     x = tf.constant(sum((_rows(rank, p, rank + p) for p in range(size)), []), tf.float32)
-    got, received = wrap(lambda: hvd.alltoall(x, splits=splits))()
+    got, received = wrap(lambda: hvd.alltoall(x, splits=np.array(splits, np.int64)))()
     equal(got, sum((_rows(r, rank, r + rank) for r in range(size)), []), way, "splits")
     equal(received, [r + rank for r in range(size)], way, "received")
     # Everything to rank 0, from a big tensor.
