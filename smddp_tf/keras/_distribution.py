@@ -10,6 +10,7 @@ from smddp_tf._src.gradients.marks import is_marked, mark_what_comes_from_marked
 from smddp_tf._src.gradients.options import ReduceOptions
 from smddp_tf._src.gradients.reduce import (
     identity,
+    kept_by_libraries,
     local_source,
     reduce_all_but_local,
     reduce_overwriting,
@@ -94,7 +95,7 @@ class ReductionState:
 
     def is_local(self, variable) -> bool:
         """Whether this variable's gradients stay local."""
-        return identity(variable) in self._local
+        return identity(variable) in self._local or bool(kept_by_libraries([variable]))
 
     @property
     def has_local(self) -> bool:
@@ -122,6 +123,7 @@ class ReductionState:
         """
         grads, variables = list(grads), list(variables)
         process_set = self.options.process_set
+        self._local |= kept_by_libraries(variables)
         if not (set_is_alone(process_set) or self.options.is_idempotent()):
             mark_what_comes_from_marked(grads, process_set, variables)
         done = {i: grad for i, grad in enumerate(grads) if is_marked(grad, process_set)}
@@ -248,9 +250,13 @@ class Hook:
         self.method = method
         self.optimizer = optimizer
         self.distribution = distribution
+        before = vars(optimizer).get(method)
+        self.replaced = None if isinstance(before, Hook) else before  # by a library, on this object
 
     def original(self, *args, **kwargs):
-        """Calls the method of the optimizer's class."""
+        """Calls the method of the optimizer's class, or what a library had put in its place."""
+        if self.replaced is not None:
+            return self.replaced(*args, **kwargs)
         return getattr(type(self.optimizer), self.method)(self.optimizer, *args, **kwargs)
 
 

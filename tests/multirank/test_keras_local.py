@@ -34,3 +34,8 @@ def test_local_variables_of_other_shapes(keras_job):
 def test_tables_that_a_library_divides(legacy_keras_job):
     """Libraries on Horovod mark each rank's own tables, and replace Horovod's own methods."""
     legacy_keras_job(keras_local.tables_that_a_library_divides, 2).check(2)
+
+
+def test_rows_that_a_library_holds(legacy_keras_job):
+    """Variables of a library's classes keep their gradients; its changes of an optimizer stay."""
+    legacy_keras_job(keras_local.rows_that_a_library_holds, 2).check(2)

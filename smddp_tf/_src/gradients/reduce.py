@@ -1,6 +1,7 @@
 """Reduces a step's gradients: compresses them, makes the bucket plan, and emits its ops."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Hashable, Sequence
 
 from smddp_tf._src.collectives.allreduce import grouped_allreduce
 from smddp_tf._src.collectives.checks import REDUCIBLE, check_dtype
@@ -20,6 +21,8 @@ from smddp_tf._src.plan.buckets import GradientSpec, make_plan, normal_names
 
 tf = tensorflow()
 
+_OF_RANK = "tensorflow_recommenders_addons.dynamic_embedding"  # where classes of variables are
+
 
 def source_name(source, index: int) -> str:
     """The name of a gradient's source in plans and messages."""
@@ -30,12 +33,17 @@ def source_name(source, index: int) -> str:
     return f"source{index}"
 
 
+def _known(shape) -> tuple:
+    """A static shape for the plan; (None,) if not even the number of dimensions is known."""
+    return tuple(shape.as_list()) if shape.rank is not None else (None,)
+
+
 def _spec(grad, name: str) -> GradientSpec:
     if grad is None:
         return GradientSpec(name, "", (), 0, "none")
     if isinstance(grad, tf.IndexedSlices):
-        return GradientSpec(name, grad.dtype.name, tuple(grad.values.shape[1:]), 0, "sparse")
-    shape = tuple(grad.shape.as_list()) if grad.shape.rank is not None else (None,)
+        return GradientSpec(name, grad.dtype.name, _known(grad.values.shape[1:]), 0, "sparse")
+    shape = _known(grad.shape)
     count = grad.shape.num_elements() or 0
     return GradientSpec(name, grad.dtype.base_dtype.name, shape, count * grad.dtype.size)
 
@@ -218,6 +226,24 @@ def local_source(source) -> int:
             "each call"
         )
     return identity(source)
+
+
+def kept_by_libraries(sources: Sequence) -> set[int]:
+    """identity() of the variables that a library keeps for this rank alone.
+
+    NVIDIA's distributed-embeddings marks those that it divides among the ranks. TensorFlow
+    Recommenders Addons has classes for what a rank holds of a table.
+    """
+    return {
+        identity(source)
+        for source in sources
+        if hasattr(source, "de_local") or _is_of_rank(*type(source).__mro__)
+    }
+
+
+@functools.cache  # asked for each variable in each eager step
+def _is_of_rank(*kinds: Hashable) -> bool:
+    return any(_OF_RANK in kind.__module__ for kind in kinds)
 
 
 def _divided(grad, divisor):

@@ -9,7 +9,12 @@ from smddp_tf._src.collectives.checks import ignore_devices
 from smddp_tf._src.compression import Compression
 from smddp_tf._src.gradients.marks import marked
 from smddp_tf._src.gradients.options import ReduceOptions
-from smddp_tf._src.gradients.reduce import identity, local_source, reduce_all_but_local
+from smddp_tf._src.gradients.reduce import (
+    identity,
+    kept_by_libraries,
+    local_source,
+    reduce_all_but_local,
+)
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.ranks import set_is_alone
 from smddp_tf._src.job.process_sets import (
@@ -118,6 +123,7 @@ class _Distribution:
     def _reduce(self, grads: list[Any], sources: list[Any]) -> list[Any]:
         if is_outside(self._options.process_set):
             return grads
+        self._local_sources |= kept_by_libraries(sources)
         reduced = reduce_all_but_local(
             grads, sources, self._options, self._local_sources, self._scale_local_gradients
         )

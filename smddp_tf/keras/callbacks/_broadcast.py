@@ -8,7 +8,7 @@ from typing import Any
 
 from smddp_tf._src.collectives.checks import check_root
 from smddp_tf._src.collectives.variables import broadcast_
-from smddp_tf._src.gradients.reduce import identity, source_name
+from smddp_tf._src.gradients.reduce import identity, kept_by_libraries, source_name
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.state import share
@@ -195,11 +195,10 @@ class BroadcastGlobalVariablesCallback(Callback):
     def _find_local(self, model: Any) -> list[Variable]:
         """The weights that are each rank's own.
 
-        NVIDIA's distributed-embeddings marks those that it divides among the ranks, to register
-        them after the first batch, where Horovod broadcasts.
+        Libraries register theirs after the first batch, where Horovod broadcasts, or not at all.
         """
         weights = variables_only(model.weights)
-        self.local |= {identity(weight) for weight in weights if hasattr(weight, "de_local")}
+        self.local |= kept_by_libraries(weights)
         return [weight for weight in weights if identity(weight) in self.local]
 
     def _was_broadcast(self, variable: Variable) -> bool:

@@ -95,6 +95,10 @@ def _horovod():
     assert refs_to_vars(vars_to_refs([v]))[0] is v
     assert hvd._executing_eagerly() and hvd.gpu_available() is False
     assert hvd.mpi_ops._basics.size() == 1
+    for module in (hvd, k):  # libraries ask, so as not to wrap it again
+        wrapped = module.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
+        assert wrapped.__module__.startswith("horovod")
+        assert type(wrapped) is tf.keras.optimizers.SGD
     assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum == Sum
     assert hvd.split_list([1], 1)
     assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)

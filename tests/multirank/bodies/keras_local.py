@@ -190,3 +190,45 @@ def tables_that_a_library_divides():
             _fit_local(model, shared, own, optimizer)
             assert counts and set(counts) == {4}, (kind, passes, counts)
     report()
+
+
+def _as_in_addons(variable) -> None:
+    """Gives a variable a class like those of TensorFlow Recommenders Addons."""
+    kind = type("TrainableWrapper", (type(variable),), {})
+    kind.__module__ = "tensorflow_recommenders_addons.dynamic_embedding.python.ops"
+    variable.__class__ = kind
+
+
+def _count_updates(optimizer) -> list:
+    """Replaces the optimizer's update on the object, as the addons do; returns a list of calls."""
+    name = "_internal_apply_gradients"
+    if not hasattr(optimizer, name):
+        name = "_distributed_apply"
+    of_class, calls = getattr(optimizer, name), []
+
+    def update(*args, **kwargs):
+        calls.append(name)
+        return of_class(*args, **kwargs)
+
+    setattr(optimizer, name, update)
+    return calls
+
+
+def rows_that_a_library_holds():
+    """They keep their gradients by their class; the library's own update is called."""
+    for kind in (keras.optimizers.Adam, keras.optimizers.legacy.Adam):
+        model, shared, own = _branch_of_another_shape()
+        for weight in own.weights:
+            _as_in_addons(weight)
+        optimizer = kind(0.1)
+        updates = _count_updates(optimizer)
+        _fit_local(model, shared, own, hvd.DistributedOptimizer(optimizer))
+        assert updates, kind
+    tape = hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum)
+    shared, own = tf.Variable(1.0), tf.Variable(1.0)
+    _as_in_addons(own)
+    with tape:
+        loss = (rank + 1) * (shared + own)
+    grads = tape.gradient(loss, [shared, own])
+    assert [float(grad) for grad in grads] == [size * (size + 1) / 2, (rank + 1) / size], grads
+    report()

@@ -65,3 +65,21 @@ def second_gradients():
             # Some ulps of numbers up to 1.
             assert np.allclose(got, want, atol=1e-6), (way, rows, got, want)
     report()
+
+
+def unknown_dimensions():
+    """Rows of a table and of ids whose numbers of dimensions only each step knows."""
+    for known in (tf.TensorShape(None), tf.TensorShape([None, 2])):
+        table = tf.Variable(tf.ones([9, 2]), shape=known)
+
+        @tf.function(input_signature=[tf.TensorSpec(None, tf.int64)])
+        def step(ids, table=table):
+            with hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum) as tape:
+                loss = tf.reduce_sum(tf.gather(table, ids)) * (rank + 1)
+            return tf.convert_to_tensor(tape.gradient(loss, table))
+
+        want = np.zeros([9, 2])
+        for r in range(size):
+            want[[0, 1, 2, r + 3]] += r + 1
+        equal(step(tf.constant([[0, 1], [2, rank + 3]], tf.int64)), want)
+    report()

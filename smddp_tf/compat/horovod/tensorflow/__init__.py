@@ -1,5 +1,8 @@
 """horovod.tensorflow: smddp_tf under its name."""
 
+# It replaces one of the names that it takes from there.
+# mypy: disable-error-code="no-redef"
+
 import smddp_tf
 from smddp_tf import *  # noqa: F403
 from smddp_tf.compat._install import refuse_names
@@ -27,6 +30,7 @@ from smddp_tf.compat.horovod.tensorflow.util import (
     _executing_eagerly,
     _make_subgraph,
     refs_to_vars,
+    says_horovod,
     vars_to_refs,
 )
 
@@ -38,6 +42,8 @@ REFUSED = {
 }
 
 __all__ = list(smddp_tf.__all__)
+
+DistributedOptimizer = says_horovod(smddp_tf.DistributedOptimizer)
 
 _missing = refuse_names("horovod.tensorflow", REFUSED)
 

@@ -28,3 +28,20 @@ def vars_to_refs(variables) -> tuple:
 def refs_to_vars(refs) -> list:
     """Dereferences what vars_to_refs() returned."""
     return [ref.deref() for ref in refs]
+
+
+def says_horovod(distribute):
+    """Lets the optimizers that a function wraps say that they are Horovod's.
+
+    Libraries ask their __module__, to wrap those of a user only once: Merlin Models does, and would
+    multiply the learning rate by size() again. It is an attribute of the optimizer: its class, and
+    so what is saved, stays Keras's.
+    """
+
+    @functools.wraps(distribute)
+    def wrapping(optimizer, *args, **kwargs):
+        distributed = distribute(optimizer, *args, **kwargs)
+        distributed.__module__ = "horovod._keras"
+        return distributed
+
+    return wrapping

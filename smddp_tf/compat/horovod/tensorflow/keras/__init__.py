@@ -8,9 +8,12 @@ import numpy as np
 import smddp_tf
 import smddp_tf.compat.horovod.tensorflow.keras.callbacks
 import smddp_tf.keras
+from smddp_tf.compat.horovod.tensorflow.util import says_horovod
 from smddp_tf.keras import *  # noqa: F403
 
 __all__ = list(smddp_tf.keras.__all__)
+
+DistributedOptimizer = says_horovod(smddp_tf.keras.DistributedOptimizer)
 
 
 def broadcast_global_variables(root_rank):
