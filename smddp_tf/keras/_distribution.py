@@ -268,7 +268,9 @@ def innermost(optimizer):
 
 def of(optimizer):
     """The state of an optimizer, or of the one inside a LossScaleOptimizer; None without."""
-    found = getattr(optimizer, "__dict__", {}).get(ATTRIBUTE)
+    if not hasattr(type(optimizer), "apply_gradients"):
+        return None  # something else that a model holds, which may answer to any name
+    found = vars(optimizer).get(ATTRIBUTE)
     inner = getattr(optimizer, "inner_optimizer", None)
     return of(inner) if found is None and inner is not None else found
 

@@ -43,7 +43,7 @@ def _slots(optimizer: Any) -> dict[int, int]:
         id(raw(slot)): i
         for slots in lists
         for i, slot in enumerate(slots)
-        if hasattr(slot, "assign")
+        if hasattr(type(slot), "assign")
     }
 
 

@@ -27,3 +27,8 @@ def test_compared(keras_job):
 def test_refused(keras_job):
     """A table that only the root has, of a kind that cannot be made anew."""
     keras_job(own_layers.refused, 2).check(2)
+
+
+def test_objects_with_any_name(keras_job):
+    """Settings with a __getattr__ of their own, as programs have them, are left alone."""
+    keras_job(own_layers.objects_with_any_name, 2).check(2)

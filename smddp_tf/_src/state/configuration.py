@@ -31,12 +31,13 @@ def _plain(value):
         return {key: _plain(one) for key, one in sorted(value.items()) if key not in _LEFT_OUT}
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
-    if hasattr(value, "get_config"):
+    kind = type(value)
+    if hasattr(kind, "get_config"):
         return f"{type(value).__name__} {_plain(value.get_config())}"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if hasattr(kind, "shape") and hasattr(kind, "dtype"):
         return np.asarray(value).tolist()
     if callable(value):
-        return getattr(value, "__qualname__", type(value).__name__)
+        return value.__qualname__ if inspect.isroutine(value) or kind is type else kind.__name__
     return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
@@ -103,7 +104,7 @@ def of(layer) -> dict:
     """The class and the arguments of a layer: name -> text."""
     values = {"class": type(layer).__name__}
     for key, value in _config(layer).items():
-        if key not in _LEFT_OUT and not hasattr(value, "_flatten_layers"):
+        if key not in _LEFT_OUT and not hasattr(type(value), "_flatten_layers"):
             values[key] = str(_plain(value))
     function = getattr(layer, "function", None)
     captured = _captured(function) if inspect.isfunction(function) else {}

@@ -60,7 +60,8 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _is_table(value: Any) -> bool:
-    return all(hasattr(value, one) for one in ("resource_handle", "export", "_default_value"))
+    of_tables = all(hasattr(type(value), one) for one in ("resource_handle", "export"))
+    return of_tables and hasattr(value, "_default_value")
 
 
 def _contents(table: Any) -> Table:
@@ -86,7 +87,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, np.ndarray) and (value.dtype != object or _is_of_texts(value)):
         return np.array(value)
-    if tf.is_tensor(value) and hasattr(value, "numpy") and not hasattr(value, "assign"):
+    if isinstance(value, tf.Tensor) and hasattr(value, "numpy"):
         return Tensor(_array(value))
     if isinstance(value, dict):
         return {plain(key, depth + 1): plain(one, depth + 1) for key, one in value.items()}
@@ -165,7 +166,7 @@ def attributes(layer: Any) -> dict:
     known = _of_keras(_base(layer))
 
     def is_its_own(name, value):
-        parts = hasattr(value, "assign") or hasattr(value, "_flatten_layers")
+        parts = hasattr(type(value), "assign") or hasattr(type(value), "_flatten_layers")
         return name not in known and not name.startswith("_self_") and not parts
 
     # Sorted, as the order in which they were set says nothing.

@@ -22,7 +22,7 @@ tf = tensorflow()
 
 def variables_only(variables: Iterable[Any]) -> list[Variable]:
     """Without the handlers that tf_keras and Keras 2 count among the weights, of vocabularies."""
-    return [one for one in variables if hasattr(one, "assign")]
+    return [one for one in variables if hasattr(type(one), "assign")]
 
 
 def _tf_variables_in(value: Any) -> Iterable[Variable]:
@@ -50,7 +50,7 @@ def untracked_variables(model: Any) -> list[Variable]:
 
 
 def _is_model(value: Any) -> bool:
-    return callable(getattr(value, "_flatten_layers", None))
+    return hasattr(type(value), "_flatten_layers")
 
 
 def _model_in(value: Any) -> Any:
@@ -61,7 +61,7 @@ def _model_in(value: Any) -> Any:
     if _is_model(value):
         return value
     layer = getattr(value, "_layer", None)
-    return layer if not hasattr(value, "assign") and _is_model(layer) else None
+    return layer if not hasattr(type(value), "assign") and _is_model(layer) else None
 
 
 def _expanded(given: Any) -> tuple[Any, ...]:

@@ -149,7 +149,7 @@ def _updated(optimizer: Any, seen: Any = ()) -> Iterator[Variable]:
         for one in value if several else [value]:
             if hasattr(type(one), "apply_gradients") and all(one is not other for other in seen):
                 yield from _updated(one, seen)
-            elif hasattr(one, "assign") and not several:  # slots, and the model's variables
+            elif hasattr(type(one), "assign") and not several:  # slots, and the model's variables
                 yield one
 
 

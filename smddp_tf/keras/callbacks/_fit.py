@@ -57,6 +57,14 @@ _REMEDIES = {
 _FILES = "files"
 
 
+def _own(value: Any) -> dict[str, Any]:
+    """An object's own attributes, without asking a __getattr__ of the script's."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # it has none, or is a wrapper of TensorFlow's
+        return {}
+
+
 class _Fit:
     """What a call of fit() was given, found in the frames of the functions that are running.
 
@@ -69,7 +77,7 @@ class _Fit:
         frame: types.FrameType | None = sys._getframe(2)
         while frame is not None and not self.arguments:
             owner = frame.f_locals.get("self")
-            listed = getattr(owner, "callbacks", None)
+            listed = _own(owner).get("callbacks")
             if isinstance(listed, list) and any(one is callback for one in listed):
                 self.callbacks = list(listed)
             if owner is callback.model and "validation_data" in frame.f_locals:

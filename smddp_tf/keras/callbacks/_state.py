@@ -80,7 +80,8 @@ def _slots_of_one(optimizer: Any, weight: Variable) -> list[Variable]:
         for name, value in vars(optimizer).items()
         if name not in ("_variables", "_trainable_variables") and isinstance(value, (list, tuple))
     ]
-    return [one[index] for one in lists if len(one) == count and hasattr(one[index], "assign")]
+    slots = [one[index] for one in lists if len(one) == count]
+    return [slot for slot in slots if hasattr(type(slot), "assign")]
 
 
 def _optimizer_state(optimizer: Any, local: Iterable[Variable]) -> list[Variable]:

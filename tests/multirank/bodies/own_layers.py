@@ -215,3 +215,70 @@ def refused():
     with raises(RanksDifferError, "Empty", "'table'"):
         hvd.adapt(Empty(), [1])
     report(done=True)
+
+
+class Settings:
+    """A dictionary with attributes, as programs write it: another name is a KeyError."""
+
+    def __init__(self, **values):
+        vars(self).update(values)
+
+    def __getattr__(self, name):
+        return vars(self)[name]
+
+
+class Anything:
+    """Has every attribute, and can be called."""
+
+    def __getattr__(self, name):
+        return self
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+
+class Unready:
+    """Its properties raise, as long as something has not begun."""
+
+    def _raise(self):
+        raise RuntimeError("not yet")
+
+    inner_optimizer = variables = weights = shape = property(_raise)
+
+
+class Configured(layers.Dense):
+    """A layer with such an object, also in its configuration."""
+
+    def __init__(self, settings, **options):
+        super().__init__(2, **options)
+        self.settings, self.all_settings = settings, {"one": [settings]}
+        self.parts = (layers.Activation("linear"), settings)  # in a wrapper of Keras 2's
+
+    def get_config(self):
+        return {**super().get_config(), "settings": self.settings}
+
+
+class Trainer(Settings):
+    """Its own method calls fit()."""
+
+    def train(self, model):
+        x = np.ones([8, 3], "float32")
+        rate = C.LearningRateWarmupCallback(initial_lr=0.1, warmup_epochs=1)
+        callbacks = [rate, C.BroadcastGlobalVariablesCallback(0), C.CheckRanksEqual(every=1)]
+        callbacks += [C.MetricAverageCallback(), keras.callbacks.EarlyStopping("loss", patience=9)]
+        model.fit(x, x[:, :2], batch_size=4, epochs=2, verbose=0, callbacks=callbacks)
+
+
+def objects_with_any_name():
+    """A model, its layers and its optimizer hold objects that nobody may ask for attributes."""
+    for settings in (Settings(rate=1), Anything(), Unready()):
+        keras.utils.set_random_seed(rank)
+        model = keras.Sequential([Configured(settings), layers.Dense(2)])
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(0.1))
+        object.__setattr__(model, "settings", settings)
+        object.__setattr__(optimizer, "settings", settings)
+        model.compile(optimizer, "mse")
+        Trainer(settings=settings).train(model)
+        hvd.check_ranks_equal(model.variables)
+        assert _same([value.tolist() for value in model.get_weights()]), type(settings)
+    report()
