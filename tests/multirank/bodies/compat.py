@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import tempfile
 
 from harness import rank, report, without_init
 
@@ -99,6 +100,12 @@ def _horovod():
         wrapped = module.DistributedOptimizer(tf.keras.optimizers.SGD(0.1))
         assert wrapped.__module__.startswith("horovod")
         assert type(wrapped) is tf.keras.optimizers.SGD
+    model = tf.keras.Sequential([tf.keras.Input((1,)), tf.keras.layers.Dense(1)])
+    model.compile(wrapped, "mse")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        assert k.load_model(path).optimizer.__module__.startswith("horovod")
     assert hvd.handle_average_backwards_compatibility(None, False) == hvd.Sum == Sum
     assert hvd.split_list([1], 1)
     assert num_rank_is_power_2(8) and not num_rank_is_power_2(6)

@@ -30,7 +30,7 @@ def refs_to_vars(refs) -> list:
     return [ref.deref() for ref in refs]
 
 
-def says_horovod(distribute):
+def says_horovod(function, optimizer_of=lambda result: result):
     """Lets the optimizers that a function wraps say that they are Horovod's.
 
     Libraries ask their __module__, to wrap those of a user only once: Merlin Models does, and would
@@ -38,10 +38,12 @@ def says_horovod(distribute):
     so what is saved, stays Keras's.
     """
 
-    @functools.wraps(distribute)
-    def wrapping(optimizer, *args, **kwargs):
-        distributed = distribute(optimizer, *args, **kwargs)
-        distributed.__module__ = "horovod._keras"
-        return distributed
+    @functools.wraps(function)
+    def wrapping(*args, **kwargs):
+        result = function(*args, **kwargs)
+        optimizer = optimizer_of(result)
+        if optimizer is not None:
+            optimizer.__module__ = "horovod._keras"
+        return result
 
     return wrapping

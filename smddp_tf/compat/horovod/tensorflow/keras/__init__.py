@@ -14,6 +14,9 @@ from smddp_tf.keras import *  # noqa: F403
 __all__ = list(smddp_tf.keras.__all__)
 
 DistributedOptimizer = says_horovod(smddp_tf.keras.DistributedOptimizer)
+load_model = says_horovod(
+    smddp_tf.keras.load_model, lambda model: getattr(model, "optimizer", None)
+)
 
 
 def broadcast_global_variables(root_rank):
