@@ -21,7 +21,7 @@ def test_objects(keras_job):
 
 def test_compared(keras_job):
     """What a layer was given, and what a Lambda's function takes from the script around it."""
-    assert keras_job(own_layers.compared, 2).check(2)[0]["cases"] == 7
+    assert keras_job(own_layers.compared, 2).check(2)[0]["cases"] == 9
 
 
 def test_refused(keras_job):

@@ -33,11 +33,13 @@ def _plain(value):
         return [_plain(one) for one in value]
     kind = type(value)
     if hasattr(kind, "get_config"):
-        return f"{type(value).__name__} {_plain(value.get_config())}"
+        return f"{kind.__name__} {_plain(value.get_config())}"
     if hasattr(kind, "shape") and hasattr(kind, "dtype"):
         return np.asarray(value).tolist()
+    if inspect.isroutine(value) or isinstance(value, type):
+        return value.__qualname__
     if callable(value):
-        return value.__qualname__ if inspect.isroutine(value) or kind is type else kind.__name__
+        return held.own(value).get("__qualname__", kind.__name__)  # a decorator has a function's
     return value if isinstance(value, str) else re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

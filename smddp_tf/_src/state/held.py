@@ -59,6 +59,14 @@ def _array(tensor: Any) -> np.ndarray:
     return np.asarray(value, object if isinstance(value, bytes) else None)
 
 
+def own(value: Any) -> dict[str, Any]:
+    """An object's own attributes, without asking a __getattr__ of the script's."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except (AttributeError, TypeError):  # it has none, or is a wrapper of TensorFlow's
+        return {}
+
+
 def _is_table(value: Any) -> bool:
     of_tables = all(hasattr(type(value), one) for one in ("resource_handle", "export"))
     return of_tables and hasattr(value, "_default_value")

@@ -16,6 +16,7 @@ from typing import Any
 from smddp_tf._src.gradients.equality import differences
 from smddp_tf._src.job import basics, native
 from smddp_tf._src.job.process_sets import ProcessSet
+from smddp_tf._src.state import held
 from smddp_tf.keras.callbacks._base import Callback
 from smddp_tf.keras.callbacks._metrics import MetricAverageCallback
 from smddp_tf.keras.callbacks._stopping import AgreeOnStop, EarlyStopping
@@ -57,14 +58,6 @@ _REMEDIES = {
 _FILES = "files"
 
 
-def _own(value: Any) -> dict[str, Any]:
-    """An object's own attributes, without asking a __getattr__ of the script's."""
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):  # it has none, or is a wrapper of TensorFlow's
-        return {}
-
-
 class _Fit:
     """What a call of fit() was given, found in the frames of the functions that are running.
 
@@ -77,7 +70,7 @@ class _Fit:
         frame: types.FrameType | None = sys._getframe(2)
         while frame is not None and not self.arguments:
             owner = frame.f_locals.get("self")
-            listed = _own(owner).get("callbacks")
+            listed = held.own(owner).get("callbacks")
             if isinstance(listed, list) and any(one is callback for one in listed):
                 self.callbacks = list(listed)
             if owner is callback.model and "validation_data" in frame.f_locals:

@@ -1,6 +1,7 @@
 """What ranks do in test_own_layers.py: layers of the script's own that keep more than variables."""
 
 import warnings
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -135,6 +136,20 @@ class Scaling(layers.Layer):
         return input_shape
 
 
+class Choosing(layers.Layer):
+    """Has something that can be called in its configuration."""
+
+    def __init__(self, choice, **options):
+        super().__init__(**options)
+        self.choice = choice
+
+    def call(self, inputs):
+        return tf.identity(inputs)
+
+    def get_config(self):
+        return {**super().get_config(), "choice": self.choice}
+
+
 FACTOR = tf.constant([1.0 + rank])
 SAME = tf.constant([1.0])
 
@@ -151,6 +166,16 @@ def _with_factor(x):
     return x * FACTOR
 
 
+@tf.function
+def _square(x):
+    return x**2
+
+
+@tf.function
+def _cube(x):
+    return x**3
+
+
 def _around(factor):
     return lambda x: x * factor
 
@@ -162,6 +187,8 @@ DIFFERENT = {
     "a default": (lambda: layers.Lambda(_with_default), "factor in _with_default"),
     "a function's": (lambda: layers.Lambda(_through_another), "FACTOR in _with_factor"),
     "a closure": (lambda: layers.Lambda(_around(1.0 + rank)), "factor in <lambda>"),
+    "a class": (lambda: Choosing((Mapping, Sequence)[rank]), "choice of Choosing"),
+    "a tf.function": (lambda: Choosing((_square, _cube)[rank]), "choice of Choosing"),
     "nothing": (lambda: layers.Lambda(lambda x: x * SAME), None),
     "the same": (lambda: Scaling(np.float32([1])), None),
 }
