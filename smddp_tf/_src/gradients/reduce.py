@@ -120,6 +120,10 @@ def _emit_in_jit(grads: list, plan, reduction: Reduction) -> list:
     return results
 
 
+def _declared_shape(source):
+    return tf.TensorShape(getattr(source, "shape", None))
+
+
 def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
     """Converts slices to a dense tensor if they are to be reduced as one.
 
@@ -128,11 +132,27 @@ def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
     """
     if not options.sparse_as_dense and not xla.inside_jit():
         return slices
-    shape = tf.TensorShape(getattr(source, "shape", None))
+    shape = _declared_shape(source)
     rows = shape[0] if shape.rank else None
     if not options.sparse_as_dense and gathers_in_jit(slices, group.size, rows):
         return slices
     return tf.convert_to_tensor(slices)
+
+
+def _of_static_shape(grad, source):
+    """The gradient, with its source's static shape where its own is not known.
+
+    TensorFlow loses it where a layer's input has several unknown dimensions, as Dense's on
+    sequences of any length. The plan needs sizes, and XLA shapes; another rank may know them.
+    """
+    known = grad.shape if is_dense(grad) else grad.values.shape[1:]
+    shape = _declared_shape(source)
+    if known.is_fully_defined() or not shape.is_fully_defined():
+        return grad
+    if is_dense(grad):
+        return tf.ensure_shape(grad, shape)
+    values = tf.ensure_shape(grad.values, [None, *shape[1:]])
+    return tf.IndexedSlices(values, grad.indices, grad.dense_shape)
 
 
 def _reducible(grad, source, options: ReduceOptions, group: ProcessGroup):
@@ -149,7 +169,7 @@ def _reducible(grad, source, options: ReduceOptions, group: ProcessGroup):
         grad = tf.convert_to_tensor(grad, getattr(source, "dtype", None))
     if is_dense(grad):
         check_dtype(grad, REDUCIBLE, "reducing a gradient")
-    return grad
+    return grad if tf.executing_eagerly() else _of_static_shape(grad, source)
 
 
 def reduce_gradients(
