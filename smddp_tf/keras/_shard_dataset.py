@@ -132,11 +132,9 @@ def _divide_unknown(dataset, part: Part):
 
     def own(*window):
         # window() yields a dataset per component of an element.
-        parts = tf.data.Dataset.zip(tuple(tf.nest.flatten(window)))
+        parts = tf.data.Dataset.zip(window if is_tuple else window[0])
         parts = parts.repeat() if part.uneven == "repeat" else parts
-        structure = window if is_tuple else window[0]
-        one = parts.skip(part.rank).take(1)
-        return one.map(lambda *leaves: tf.nest.pack_sequence_as(structure, leaves))
+        return parts.skip(part.rank).take(1)
 
     return dataset.window(part.size, drop_remainder=part.uneven == "drop").flat_map(own)
 
@@ -188,8 +186,12 @@ def divide_shuffled(dataset, part: Part, seed: int, buffer_size: int):
 
 def shuffled_arrays(nest, leaves, count: int, part: Part, seed: int):
     """This part of arrays that are reshuffled in each epoch, as a dataset of elements."""
+    ragged = any(isinstance(leaf, tf.RaggedTensor) for leaf in leaves)
     with tf.device("CPU:0"):
-        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves]
+        tensors = [
+            leaf if isinstance(leaf, tf.RaggedTensor) else tf.convert_to_tensor(leaf)
+            for leaf in leaves
+        ]
     total = part.total(count)
 
     def of_epoch(epoch):
@@ -205,5 +207,8 @@ def shuffled_arrays(nest, leaves, count: int, part: Part, seed: int):
         return tf.nest.pack_sequence_as(nest, flat)
 
     indices = _epoch().flat_map(of_epoch)
-    cardinality = tf.data.experimental.assert_cardinality(total // part.size)
-    return indices.map(element).apply(cardinality)
+    if ragged:  # a row alone would be a tensor; unbatch() keeps it ragged, for the script's batch()
+        elements = indices.batch(1).map(element).unbatch()
+    else:
+        elements = indices.map(element)
+    return elements.apply(tf.data.experimental.assert_cardinality(total // part.size))

@@ -166,6 +166,21 @@ def _views_and_nests(x):
         assert element[0].shape == (2,) and element[1].dtype == tf.string
 
 
+def _ragged():
+    """Rows of any length stay ragged, shuffled too, so that batch() takes them."""
+    ragged = tf.ragged.constant([[i] * i for i in range(20)])
+    unknown = Dataset.from_tensor_slices({"rows": ragged}).filter(lambda element: True)
+    for divided in (
+        hvd.shard({"rows": ragged}, shuffle=True, seed=2),
+        hvd.shard(Dataset.from_tensor_slices({"rows": ragged}), shuffle=True, seed=2),
+        hvd.shard(unknown),
+        hvd.shard(unknown, shuffle=True, seed=2),
+    ):
+        (batch,) = divided.batch(20)
+        parts = hvd.allgather_object(batch["rows"].to_list())
+        assert sorted(sum(parts, [])) == ragged.to_list()[: len(parts) * (20 // size)], parts
+
+
 def _what_cannot_be_divided(x):
     def generate():
         yield 1
@@ -190,6 +205,7 @@ def _what_cannot_be_divided(x):
 def forms():
     x = np.arange(40.0).reshape(20, 2)
     _views_and_nests(x)
+    _ragged()
     _what_cannot_be_divided(x)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
