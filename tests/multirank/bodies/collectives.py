@@ -156,8 +156,26 @@ def _of_unknown_rank():
         scalar()
 
 
+def _gradient_of_unknown_rank():
+    """A scalar is one row of an allgather, also where only the value tells that it is one."""
+
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def gathered(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            rows = hvd.allgather(x)
+            loss = tf.reduce_sum(rows * rows)
+        return rows, tape.gradient(loss, x)
+
+    for own in (float(rank), [float(rank)], [[float(rank), 1.0]]):
+        rows, gradient = gathered(tf.constant(own))
+        assert rows.shape[0] == size, rows
+        equal(gradient, 2 * np.asarray(own, "float32"), f"gradient of {own}")
+
+
 def movement_and_gradients():
     _of_unknown_rank()
+    _gradient_of_unknown_rank()
     for way, wrap in WAYS.items():
         _broadcasts_and_gradients(way, wrap)
     _allgather()

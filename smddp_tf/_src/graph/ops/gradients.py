@@ -136,12 +136,12 @@ def _(node, upstream):
     # As inside jit, but here the ranks may have different numbers of rows.
     common, tensor = _common(node), node.inputs[0]
     name, group = common["name"] + ".grad", common["group"]
-    rows = tf.shape(tensor, out_type=tf.int64)[0] if tensor.shape.rank != 0 else 1
-    all_rows = allgather(tf.reshape(tf.cast(rows, tf.int64), [1]), name + ".rows", group)
+    rows = tf.concat([tf.shape(tensor, out_type=tf.int64), [1]], 0)[0]  # a scalar is one row
+    all_rows = allgather(tf.reshape(rows, [1]), name + ".rows", group)
 
     averaged = allreduce([upstream], _average(name, group))[0]
     begin = tf.reduce_sum(all_rows[: rank_in(group, name)])
-    own = averaged[begin : begin + tf.cast(rows, tf.int64)]
+    own = averaged[begin : begin + rows]
     return tf.reshape(own, tf.shape(tensor))
 
 
