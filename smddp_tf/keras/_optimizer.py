@@ -116,7 +116,8 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
       op: Average (the default), Sum, Adasum, Min, Max or Product. Sum is for losses with
         reduction="sum"; it sums regularizers and add_loss() too, so divide those by size().
       backward_passes_per_step: the number of calls whose gradients are accumulated before they are
-        reduced and applied once. In Keras 3 this sets gradient_accumulation_steps. An optimizer
+        reduced and applied once. In Keras 3 this sets gradient_accumulation_steps. In a TF1 graph
+        the sums are local variables, so run local_variables_initializer() too. An optimizer
         that was loaded from a file or configuration of one with this setting (see load_model)
         keeps it.
       average_aggregated_gradients: divide the accumulated sum by backward_passes_per_step.

@@ -44,6 +44,11 @@ def test_tf1_optimizers(keras_job):
     keras_job(keras_features.tf1_optimizers, 2).check(2)
 
 
+def test_passes_of_tf1_optimizers(keras_job):
+    """backward_passes_per_step in sessions, functions and eagerly trains as one process does."""
+    keras_job(keras_features.tf1_passes, 2).check(2)
+
+
 @pytest.mark.thorough  # examples/tfa_lamb.py is tested anyway
 def test_tensorflow_addons(legacy_keras_job):
     """LAMB and nine others of tensorflow-addons 0.23."""

@@ -99,7 +99,8 @@ def attach(optimizer, distribution) -> None:
     if distribution.shard_state and not set_is_alone(distribution.options.process_set):
         (keras3_shards if kind is keras3 else keras2_shards).install(target, distribution)
     setattr(target, _distribution.ATTRIBUTE, distribution)
-    if distribution.passes > 1 and not (kind is keras3 and distribution.average_passes):
+    keeps_passes = kind is v1 or (kind is keras3 and distribution.average_passes)
+    if distribution.passes > 1 and not keeps_passes:
         target.get_config = _GetConfig("get_config", target, distribution)
     for wrapped in {id(optimizer): optimizer, id(target): target}.values():
         wrapped.register_local_var = distribution.register_local_var

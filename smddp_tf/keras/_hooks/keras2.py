@@ -15,6 +15,7 @@ from typing import Any
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import Hook
+from smddp_tf.keras._hooks.passes import Passes
 
 tf = tensorflow()
 
@@ -84,54 +85,23 @@ class _Update(Hook):
 
 
 class _AccumulateAndAggregate(Hook):
-    """Accumulates gradients: returns the reduced sums when an update is due, otherwise zeros.
-
-    The sums are dense. They are not variables of the optimizer, so they are not saved with it.
-    """
+    """Accumulates gradients: returns the reduced sums when an update is due, otherwise zeros."""
 
     def __init__(self, *args) -> None:
         super().__init__(*args)
-        self.sums: list = []
-        self.passes_done: Any = None
+        self.passes = Passes(self.distribution.passes, self.distribution.average_passes)
         self.is_update: Any = None  # a tensor of the current trace or step
 
-    def _create(self, grads, variables) -> None:
-        with tf.init_scope():  # the shape of a gradient that was sparse may be unknown
-            self.passes_done = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self.sums = [
-                tf.Variable(tf.zeros(variable.shape, grad.dtype), trainable=False)
-                for grad, variable in zip(grads, variables, strict=True)
-            ]
-
     def __call__(self, grads_and_vars):
-        distribution = self.distribution
         pairs = [(grad, variable) for grad, variable in grads_and_vars if grad is not None]
         variables = [variable for _, variable in pairs]
-        grads = [tf.convert_to_tensor(grad) for grad, _ in pairs]
-
-        if self.passes_done is None:
-            self._create(grads, variables)
-        if len(grads) != len(self.sums):
-            raise ValueError(
-                f"backward_passes_per_step={distribution.passes} needs gradients of the same "
-                f"variables in every pass; there were {len(self.sums)}, now {len(grads)}"
-            )
-
-        totals = [total.assign_add(grad) for total, grad in zip(self.sums, grads, strict=True)]
-        done = self.passes_done.assign_add(1)
-        self.is_update = tf.equal(done % distribution.passes, 0)
-        factor = 1.0 / distribution.passes if distribution.average_passes else 1.0
-
-        def update():
-            reduced = self.optimizer._allreduce(list(map(tf.identity, totals)), variables)
-            with tf.control_dependencies(reduced):
-                cleared = [total.assign(tf.zeros_like(total)) for total in self.sums]
-            with tf.control_dependencies([tf.identity(total) for total in cleared]):
-                return [grad * tf.constant(factor, grad.dtype) for grad in reduced]
-
-        reduced = tf.cond(self.is_update, update, lambda: [tf.zeros_like(g) for g in grads])
-        distribution.aggregated = variables
-        distribution.mark_reduced()
+        reduced, self.is_update = self.passes.add(
+            [grad for grad, _ in pairs],
+            variables,
+            lambda sums: self.optimizer._allreduce(sums, variables),
+        )
+        self.distribution.aggregated = variables
+        self.distribution.mark_reduced()
         return list(zip(reduced, variables, strict=True))
 
 

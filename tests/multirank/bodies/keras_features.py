@@ -299,6 +299,60 @@ def _train_in_a_session(distribute, rows, by_hand):
             return session.run(w)
 
 
+def _accumulating(rate=0.1, **options):
+    optimizer = v1.train.MomentumOptimizer(rate, 0.5)
+    return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2, **options)
+
+
+def _accumulate_in_a_session(halves, way, **options):
+    """Weights after 5 updates of 2 passes each, and the global step after each pass."""
+    with tf.Graph().as_default():
+        rows = v1.placeholder(tf.float32, [None, 3])
+        w = v1.get_variable("w", initializer=tf.ones([3]), use_resource=True)
+        v1.get_variable("unused", initializer=tf.ones([3]))
+        step = v1.train.get_or_create_global_step()
+        loss, optimizer = _loss_of(w, rows), _accumulating(**options)
+        if way == "minimize":
+            op = optimizer.minimize(loss, global_step=step)
+        elif way == "clip":
+            pairs = optimizer.compute_gradients(loss)
+            clipped = [(None if g is None else tf.clip_by_norm(g, 1e3), v) for g, v in pairs]
+            op = optimizer.apply_gradients(clipped, step)
+        else:
+            op = optimizer.apply_gradients([(tf.gradients(loss, w)[0], w)], global_step=step)
+        with v1.Session() as session:
+            session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+            for number in range(10):
+                session.run(op, {rows: halves[number % 2]})
+                assert session.run(step) == number + 1
+                assert number or (session.run(w) == 1).all(), "updated too early"
+            return session.run(w)
+
+
+def tf1_passes():
+    x = np.random.RandomState(0).randn(size * 4, 3).astype("float32")
+    want = _train_in_a_session(False, x, False)
+    own = x[rank::size]
+    halves = own[:2], own[2:]
+    for way in ("minimize", "clip", "tf.gradients"):
+        got = _accumulate_in_a_session(halves, way, average_aggregated_gradients=True)
+        assert np.abs(got - want).max() < 1e-6, (way, got, want)
+    sums = _accumulate_in_a_session(halves, "minimize", rate=0.1 / (2 * size), op=hvd.Sum)
+    assert np.abs(sums - want).max() < 1e-6, (sums, want)
+    for wrap in (lambda f: f, tf.function):
+        w = tf.Variable(tf.ones([3]))
+        optimizer = _accumulating(average_aggregated_gradients=True)
+
+        @wrap
+        def step(rows, w=w, optimizer=optimizer):
+            optimizer.minimize(lambda: _loss_of(w, rows), var_list=[w])
+
+        for number in range(10):
+            step(tf.constant(halves[number % 2]))
+        assert np.abs(w.numpy() - want).max() < 1e-6, (wrap, w, want)
+    report(done=True)
+
+
 def tf1_optimizers():
     x = np.random.RandomState(0).randn(size * 4, 3).astype("float32")
     want = _train_in_a_session(False, x, False)
