@@ -70,7 +70,8 @@ def _numbers(value):
         return float(value)
     if not hasattr(value, "shape"):
         return None
-    array = np.asarray(value)
+    # numpy() first: NumPy cannot take a scalar bfloat16 tensor.
+    array = np.asarray(value.numpy() if tf.is_tensor(value) else value)
     if array.dtype.kind in "OSU":
         return None
     return float(array) if array.shape == () else array.astype(np.float64)

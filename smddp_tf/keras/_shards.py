@@ -101,7 +101,7 @@ class Shards:
 
     def _matrix(self, variable: Any) -> plan.Matrix:
         elements = math.prod(self._row_shape(variable))
-        rows = math.prod(variable.shape) // elements
+        rows = variable.shape.num_elements() // elements
         return plan.Matrix(rows, elements, raw(variable).dtype.size)
 
     def _piece(self, i: int, make: Callable[[Any, list[int]], Any]) -> Any:

@@ -85,7 +85,8 @@ def _gathered(optimizer: Any, shards: Any, root_rank: int) -> Any:
         value, place = tf.convert_to_tensor(raw(own)), slots.get(id(raw(own)))
         if place is not None:
             flat = tf.reshape(value, [-1])[: None if shards.owns_some(place) else 0]
-            splits = [flat.shape[0] if rank == root else 0 for rank in range(shards.ranks)]
+            count = flat.shape.num_elements()
+            splits = [count if rank == root else 0 for rank in range(shards.ranks)]
             value, _ = alltoall(
                 flat, splits, f"part of optimizer variable {k}", process_set=shards.process_set
             )

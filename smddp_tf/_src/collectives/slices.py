@@ -25,7 +25,7 @@ def gathers_in_jit(slices: Any, ranks: int, table_rows: int | None = None) -> bo
       ranks: the number of ranks.
       table_rows: the first dimension of the variable, if known from elsewhere than the slices.
     """
-    rows = slices.values.shape[0]
+    rows = slices.values.shape.as_list()[0] if slices.values.shape.rank else None
     if table_rows is None and slices.dense_shape is not None:
         shape = tf.get_static_value(slices.dense_shape)
         table_rows = None if shape is None else int(shape[0])

@@ -103,9 +103,14 @@ def own_seed(variable: Variable, state: Any, root_rank: int) -> Tensor:
     """The root's generator state with a rank-dependent seed; the root's own is unchanged."""
     distance = (basics.rank() - root_rank) % basics.size()
     keras3 = "seed_generator_state" in variable.name
-    at = tf.one_hot(0 if keras3 else state.shape[0] - 1, state.shape[0], dtype=tf.int64)
-    seed = tf.cast(state, tf.int64) + at * ((distance * _SEED_STEP) % (1 << 30))
-    return tf.cast(seed % (1 << 31) if keras3 else seed, state.dtype)
+    rows = state.shape.num_elements()
+    at = tf.one_hot(0 if keras3 else rows - 1, rows, dtype=tf.int64)
+    # Constants are typed, and below 2^31: a script can enable NumPy's rules for the others.
+    step = tf.constant(distance * _SEED_STEP % (1 << 30), tf.int64)
+    seed = tf.cast(state, tf.int64) + at * step
+    if keras3:
+        seed = tf.bitwise.bitwise_and(seed, tf.constant((1 << 31) - 1, tf.int64))
+    return tf.cast(seed, state.dtype)
 
 
 def checked(variables: Any) -> list[Variable]:

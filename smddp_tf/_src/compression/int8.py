@@ -35,4 +35,4 @@ class Int8Compressor:
         ops = ops_of("int8")
         codes, scales = ops.int8_quantize(tensor)
         codes, scales = gather(codes), gather(scales)
-        return ops.int8_sum(codes, scales, tensor, codes.shape[0] if average else 1)
+        return ops.int8_sum(codes, scales, tensor, codes.shape.as_list()[0] if average else 1)

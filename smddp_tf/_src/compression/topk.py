@@ -109,5 +109,5 @@ class TopKCompressor:
         # it may be kept: inf and nan would never leave the residual again.
         finite = tf.reduce_all(tf.math.is_finite(values))
         kept.assign(tf.cond(finite, lambda: rest, lambda: tf.convert_to_tensor(kept)))
-        divisor = indices.shape[0] if average else 1
+        divisor = indices.shape.as_list()[0] if average else 1
         return ops.topk_sum(indices, values, tensor, divisor)

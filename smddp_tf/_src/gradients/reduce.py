@@ -133,7 +133,7 @@ def _densified(slices, source, options: ReduceOptions, group: ProcessGroup):
     if not options.sparse_as_dense and not xla.inside_jit():
         return slices
     shape = _declared_shape(source)
-    rows = shape[0] if shape.rank else None
+    rows = shape.as_list()[0] if shape.rank else None
     if not options.sparse_as_dense and gathers_in_jit(slices, group.size, rows):
         return slices
     return tf.convert_to_tensor(slices)

@@ -10,7 +10,7 @@ CHUNK = 256  # elements that have one scale
 
 def _quantize(tensor):
     flat = tf.reshape(tf.cast(tensor, tf.float32), [-1])
-    chunks = tf.reshape(tf.pad(flat, [[0, -flat.shape[0] % CHUNK]]), [-1, CHUNK])
+    chunks = tf.reshape(tf.pad(flat, [[0, -flat.shape.num_elements() % CHUNK]]), [-1, CHUNK])
     # XLA's maximum may leave nan out.
     magnitudes = tf.where(tf.math.is_nan(chunks), float("inf"), tf.abs(chunks))
     scales = tf.reduce_max(magnitudes, axis=1, keepdims=True) / 127.0

@@ -18,7 +18,10 @@ def reducescatter(tensors: list, reduction: Reduction) -> list:
 
 def _own_shape(shape, group: ProcessGroup):
     """The shape of this rank's part; None if not even the rank is known."""
-    return shape.rank and [_own_rows(shape[0], group), *shape.as_list()[1:]]
+    if not shape.rank:
+        return shape.rank
+    rows, *others = shape.as_list()
+    return [_own_rows(rows, group), *others]
 
 
 def _own_rows(rows, group: ProcessGroup):
