@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import threading
 import warnings
 from typing import Any
 
@@ -47,6 +48,7 @@ class ReductionState:
         self.whole: Any = None  # meanwhile, an undivided optimizer with the gathered state
         self._local: set = set()
         self._reduced = False
+        self._step = threading.local()  # MirroredStrategy has a thread for each replica
         self._warned = False
         self._loss_scaled = False
         self.aggregated: list = []  # the variables of the gradients reduced last, in Keras 2
@@ -174,16 +176,16 @@ class ReductionState:
     @property
     def reduced(self) -> bool:
         """Whether the step that is being traced or run has its gradients reduced by our hooks."""
-        return self._reduced
+        return self._reduced or getattr(self._step, "reduced", False)
 
     @contextlib.contextmanager
     def step(self):
         """Context of a step whose gradients are, or will be, reduced by our hooks."""
-        before, self._reduced = self._reduced, True
+        before, self._step.reduced = getattr(self._step, "reduced", False), True
         try:
             yield
         finally:
-            self._reduced = before
+            self._step.reduced = before
 
     def update(self, optimizer, variables):
         """Context of a call that updates variables."""
@@ -219,7 +221,7 @@ class ReductionState:
 
     def expect_reduced(self) -> None:
         """Warns once if variables are about to be updated with unreduced gradients."""
-        if self._reduced or self._warned or set_is_alone(self.options.process_set):
+        if self.reduced or self._warned or set_is_alone(self.options.process_set):
             return
         self._warned = True
         warnings.warn(

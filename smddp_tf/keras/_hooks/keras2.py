@@ -50,7 +50,13 @@ class _Aggregate(Hook):
         grads = self.optimizer._allreduce([grad for grad, _ in pairs], variables)
         self.distribution.aggregated = variables
         self.distribution.mark_reduced()
-        return list(zip(grads, variables, strict=True))
+        pairs = list(zip(grads, variables, strict=True))
+        # Keras's own method sums over this process's replicas, as of a MirroredStrategy.
+        return self.original(pairs) if _replicas() > 1 else pairs
+
+
+def _replicas() -> int:
+    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 class _ApplyReduced(Hook):
