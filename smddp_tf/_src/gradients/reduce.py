@@ -146,8 +146,10 @@ def _of_static_shape(grad, source):
     sequences of any length. The plan needs sizes, and XLA shapes; another rank may know them.
     """
     known = grad.shape if is_dense(grad) else grad.values.shape[1:]
+    if known.is_fully_defined():
+        return grad
     shape = _declared_shape(source)
-    if known.is_fully_defined() or not shape.is_fully_defined():
+    if not shape.is_fully_defined():
         return grad
     if is_dense(grad):
         return tf.ensure_shape(grad, shape)

@@ -47,7 +47,9 @@ class Passes:
 
         totals = [total.assign_add(grad) for total, grad in zip(self._sums, grads, strict=True)]
         done = self._done.assign_add(1)
-        with tf.control_dependencies([tf.identity(total) for total in totals]):
+        # In a TF1 graph nothing else has the branches below wait for the sums.
+        added = [] if tf.executing_eagerly() else [tf.identity(total) for total in totals]
+        with tf.control_dependencies(added):
             is_update = tf.equal(done % self.count, 0)
 
         def update():
