@@ -216,8 +216,11 @@ class ReductionState:
             self._loss_scaled = before
 
     def mark_reduced(self, reduced=True) -> None:
-        """Sets `reduced` directly, for optimizers that reduce and apply in separate calls."""
-        self._reduced = reduced
+        """Sets `reduced` directly, for optimizers that reduce and apply in separate calls.
+
+        Keras's legacy optimizers may apply in another thread, the others do so in the same one.
+        """
+        self._reduced = self._step.reduced = reduced
 
     def expect_reduced(self) -> None:
         """Warns once if variables are about to be updated with unreduced gradients."""

@@ -10,6 +10,7 @@ LossScaleOptimizers are hooked themselves, as compile() under mixed_float16 make
 
 import functools
 import importlib
+import threading
 from typing import Any
 
 from smddp_tf._src.graph.framework import tensorflow
@@ -40,7 +41,18 @@ class _AllreduceGrads(Hook):
 
 
 class _Aggregate(Hook):
-    done = False  # whether apply_gradients() did it already
+    def __init__(self, *args) -> None:
+        super().__init__(*args)
+        self._of_thread = threading.local()  # MirroredStrategy has a thread for each replica
+
+    @property
+    def done(self) -> bool:
+        """Whether apply_gradients() did it already."""
+        return getattr(self._of_thread, "done", False)
+
+    @done.setter
+    def done(self, value: bool) -> None:
+        self._of_thread.done = value
 
     def __call__(self, grads_and_vars):
         pairs = list(grads_and_vars)

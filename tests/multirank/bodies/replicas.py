@@ -1,5 +1,7 @@
 """What ranks do in test_replicas.py: each has two devices, by tf.distribute.MirroredStrategy."""
 
+import warnings
+
 import keras_modes
 import numpy as np
 import tensorflow as tf
@@ -18,6 +20,7 @@ def fit_and_loop():
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
     hvd.init()
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    warnings.filterwarnings("error", "an optimizer wrapped by DistributedOptimizer")
     _fit(strategy, *_data())
     _loop(strategy, *_data())
     report()
@@ -32,6 +35,14 @@ def _own(values):
     part = BATCH // size
     steps = values.reshape(STEPS, BATCH, -1)
     return steps[:, rank * part : (rank + 1) * part].reshape(STEPS * part, -1)
+
+
+class OwnApply(keras.optimizers.SGD):
+    """With an apply_gradients() of its own, which is given the reduced gradients."""
+
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        pairs = [(0.5 * grad, variable) for grad, variable in grads_and_vars]
+        return super().apply_gradients(pairs, *args, **kwargs)
 
 
 def _model(optimizer):
@@ -60,6 +71,7 @@ def _fit(strategy, x, y):
     for make in (
         lambda: keras.optimizers.SGD(0.1, momentum=0.5),
         lambda: keras.optimizers.Adam(0.01),
+        lambda: OwnApply(0.1),
     ):
         alone = _model(make())
         alone.fit(x, y, batch_size=BATCH, **fits)
@@ -67,6 +79,10 @@ def _fit(strategy, x, y):
             model = _model(hvd_keras.DistributedOptimizer(make()))
         start = hvd_keras.callbacks.BroadcastGlobalVariablesCallback(0)
         model.fit(_own(x), _own(y), batch_size=BATCH // size, callbacks=[start], **fits)
+        model.make_train_function(force=True)  # another trace
+        alone.train_on_batch(x[:BATCH], y[:BATCH])
+        part = BATCH // size
+        model.train_on_batch(_own(x)[:part], _own(y)[:part])
         _check(model, _weights(alone), "fit")
 
 
