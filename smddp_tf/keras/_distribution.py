@@ -50,7 +50,6 @@ class ReductionState:
         self._reduced = False
         self._step = threading.local()  # MirroredStrategy has a thread for each replica
         self._warned = False
-        self._loss_scaled = False
         self.aggregated: list = []  # the variables of the gradients reduced last, in Keras 2
 
     def shared(self) -> "ReductionState":
@@ -209,11 +208,15 @@ class ReductionState:
     @contextlib.contextmanager
     def loss_scaled(self):
         """Context of a step that is skipped if some gradients are not finite."""
-        before, self._loss_scaled = self._loss_scaled, True
+        before, self._step.loss_scaled = self._loss_scaled, True
         try:
             yield
         finally:
-            self._loss_scaled = before
+            self._step.loss_scaled = before
+
+    @property
+    def _loss_scaled(self) -> bool:
+        return getattr(self._step, "loss_scaled", False)
 
     def mark_reduced(self, reduced=True) -> None:
         """Sets `reduced` directly, for optimizers that reduce and apply in separate calls.

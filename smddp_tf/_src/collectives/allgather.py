@@ -56,10 +56,10 @@ def _allgather(tensor: Tensor, name: Any, group: ProcessGroup, description: str 
     tensor = tensor_of(tensor, "allgather")
     check_dtype(tensor, MOVABLE, "allgather")
     if is_alone(group):
-        if tensor.shape.rank:
-            return tf.identity(tensor)
-        shape = tf.concat([tf.shape(tensor), [1]], 0)  # a scalar is one row
-        return tf.reshape(tensor, shape[: tf.maximum(tf.rank(tensor), 1)])
+        if tensor.shape.rank is None:  # it may be a scalar, which is one row
+            shape = tf.concat([tf.shape(tensor), [1]], 0)
+            return tf.reshape(tensor, shape[: tf.maximum(tf.rank(tensor), 1)])
+        return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
     return ops.allgather(tensor, resolve_name(name, "allgather", group), group, description)
 
 

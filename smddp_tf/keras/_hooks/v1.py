@@ -116,9 +116,6 @@ class _ApplyWhenDue(_Accumulating):
             with tf.control_dependencies([tf.identity(step) for step in steps]):
                 return tf.constant(False)
 
-        if not tf.executing_eagerly():
-            with tf.init_scope():  # slots cannot be created inside tf.cond
-                self.optimizer._create_slots([v for grad, v in pairs if grad is not None])
         applied = tf.cond(is_update, update, count)
         return None if tf.executing_eagerly() else applied.op
 

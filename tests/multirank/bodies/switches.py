@@ -107,7 +107,11 @@ def numpy_rules():
     generator = tf.random.Generator.from_seed(7)
     seeds = keras.random.SeedGenerator(7) if hasattr(keras, "random") else None
     states = [generator.state] + ([seeds.state] if seeds is not None else [])
+    before = [state.numpy() for state in states]
     hvd.broadcast_variables(states, 0)
+    for state, own in zip(states, before, strict=True):
+        rows = hvd.allgather(tf.cast(state, tf.int64)[None]).numpy()
+        assert (rows[0] == own).all() and (rows[1] != own).any(), (rows, own)
     x = tf.range(2 * size, dtype=tf.float32) + tf.constant(rank, tf.float32)
     equal(hvd.allreduce(x, op=hvd.Sum), size * np.arange(2 * size) + sum(range(size)), "sum")
     w = tf.Variable([1.0, 2.0])
