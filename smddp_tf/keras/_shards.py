@@ -165,6 +165,7 @@ class Shards:
             and tf.is_tensor(grad)
             and not isinstance(grad, tf.IndexedSlices)
             and grad.shape == self.variables[place].shape
+            and not grad.dtype.is_complex  # which is reduced by its parts
             and not xla.inside_jit()
             and self._is_enough()  # a script may have set a limit since
         )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from smddp_tf._src.collectives.checks import MOVABLE, check_dtype, list_of, resolve_name, tensor_of
+from smddp_tf._src.collectives.carried import (
+    carried,
+    carried_text,
+    check_movable,
+    dtype_name,
+    received,
+)
+from smddp_tf._src.collectives.checks import list_of, resolve_name, tensor_of
 from smddp_tf._src.graph import ops
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.ranks import is_alone
@@ -30,7 +37,8 @@ def allgather(
 
     Args:
       tensor: of any shape; all dimensions except the first must be equal on all ranks. A scalar
-        counts as one row. Supports allreduce's dtypes and bool, int16 and uint16.
+        counts as one row. Supports allreduce's dtypes and bool, int16, uint16, uint32, uint64,
+        int4, uint4, float8_e4m3fn, float8_e5m2, qint8, quint8 and qint32.
       name: identifies the operation in messages; must be the same on all ranks.
       ignore_name_scope: ignored, accepted for compatibility.
       process_set: the ranks that take part; must include this rank.
@@ -54,13 +62,21 @@ def allgather(
 def _allgather(tensor: Tensor, name: Any, group: ProcessGroup, description: str = "") -> Tensor:
     """allgather(); description is what ranks compare besides the tensor."""
     tensor = tensor_of(tensor, "allgather")
-    check_dtype(tensor, MOVABLE, "allgather")
+    check_movable(tensor, "allgather")
     if is_alone(group):
-        if tensor.shape.rank is None:  # it may be a scalar, which is one row
-            shape = tf.concat([tf.shape(tensor), [1]], 0)
-            return tf.reshape(tensor, shape[: tf.maximum(tf.rank(tensor), 1)])
-        return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
-    return ops.allgather(tensor, resolve_name(name, "allgather", group), group, description)
+        return _rows(tensor)
+    dtype, name = dtype_name(tensor), resolve_name(name, "allgather", group)
+    compared = "\n".join(filter(None, [description, carried_text(dtype)]))
+    sent = carried(_rows(tensor) if tensor.dtype.is_complex else tensor)  # parts of one row
+    return received(ops.allgather(sent, name, group, compared), dtype)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """The tensor; a scalar as one row."""
+    if tensor.shape.rank is None:  # it may be a scalar
+        shape = tf.concat([tf.shape(tensor), [1]], 0)
+        return tf.reshape(tensor, shape[: tf.maximum(tf.rank(tensor), 1)])
+    return tf.reshape(tensor, [1]) if tensor.shape.rank == 0 else tf.identity(tensor)
 
 
 def grouped_allgather(

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from smddp_tf._src.collectives.carried import check_reducible
 from smddp_tf._src.collectives.checks import (
-    REDUCIBLE,
     check_devices,
-    check_dtype,
     list_of,
     resolve_op,
     tensor_of,
@@ -45,14 +44,16 @@ def allreduce(
 
     Args:
       tensor: tf.Tensor, tf.Variable, numpy array or number, of the same shape on all ranks, of
-        float16, bfloat16, float32, float64, uint8, int8, int32 or int64; or tf.IndexedSlices, whose
-        rows may differ. (Inside jit_compile=True all ranks must have the same number of rows; the
-        result holds the rows of all ranks, or every row of the table where that is smaller.)
+        float16, bfloat16, float32, float64, uint8, int8, int32, int64, complex64 or complex128; or
+        tf.IndexedSlices, whose rows may differ. (Inside jit_compile=True all ranks must have the
+        same number of rows; the result holds the rows of all ranks, or every row of the table where
+        that is smaller.)
       average: Horovod's old name for op: True is op=Average, False is op=Sum.
       device_dense: ignored, accepted for compatibility; the collective runs on the CPU.
       device_sparse: same as device_dense.
       compression: Compression.none, .fp16, .bf16, .int8 or .topk(ratio).
-      op: Average (the default), Sum, Adasum, Min, Max or Product. 16-bit floats are summed in
+      op: Average (the default), Sum, Adasum, Min, Max or Product; of complex numbers one of the
+        first three. 16-bit floats are summed in
         float32; averages of integers are truncated towards zero, but those of tf.IndexedSlices
         are floats, as in Horovod. A NaN on any rank is the Min and the Max.
       prescale_factor: multiplies the input, as float64 with float64 tensors. Integers are
@@ -135,7 +136,7 @@ def _reduce(
     for value in values:
         if not isinstance(value, tf.IndexedSlices):
             value = tensor_of(value, "allreduce")
-            check_dtype(value, REDUCIBLE, "allreduce")
+            check_reducible(value, reduction.op, "allreduce")
         elif reduction.scales:
             raise NotImplementedError("tf.IndexedSlices cannot be scaled by pre- or postscale")
         tensors.append(value)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from smddp_tf._src.collectives.checks import MOVABLE, check_dtype, resolve_name, tensor_of
+from smddp_tf._src.collectives.carried import (
+    CARRIED,
+    carried,
+    carried_text,
+    check_movable,
+    dtype_name,
+    received,
+)
+from smddp_tf._src.collectives.checks import resolve_name, tensor_of
 from smddp_tf._src.graph import ops
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
@@ -54,7 +62,12 @@ def alltoall(
     del ignore_name_scope
     group = check_process_set(process_set)
     tensor = tensor_of(tensor, "alltoall")
-    check_dtype(tensor, MOVABLE, "alltoall")
+    check_movable(tensor, "alltoall")
+    if tensor.dtype.is_complex and not tensor.shape.rank:  # two parts are no two rows
+        raise ValueError(
+            f"alltoall of {tensor.dtype.name} takes a shape with a known number of dimensions, at "
+            f"least one, not {tensor.shape}; tf.ensure_shape() or tf.reshape() tell it"
+        )
     given = splits is not None
     counts = tf.convert_to_tensor(splits) if given else tf.zeros([0], tf.int32)
     if counts.shape.rank not in (1, None):
@@ -75,5 +88,9 @@ def alltoall(
             clip_value_min=tf.int32.min,
             clip_value_max=tf.int32.max,
         )
-    output, received = ops.alltoall(tensor, tf.cast(counts, tf.int32), name, group)
-    return (output, received) if given else output
+    dtype = dtype_name(tensor)
+    if dtype in CARRIED:  # the op has no description for ranks to compare
+        name = f"{name} {carried_text(dtype)}"
+    output, sizes = ops.alltoall(carried(tensor), tf.cast(counts, tf.int32), name, group)
+    output = received(output, dtype)
+    return (output, sizes) if given else output

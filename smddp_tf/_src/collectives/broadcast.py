@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from smddp_tf._src.collectives.carried import (
+    carried,
+    carried_text,
+    check_movable,
+    dtype_name,
+    received,
+)
 from smddp_tf._src.collectives.checks import (
-    MOVABLE,
-    check_dtype,
     check_root,
     resolve_name,
     tensor_of,
@@ -49,8 +54,10 @@ def broadcast(
     group = check_process_set(process_set)
     root_rank = check_root(root_rank, process_set)
     tensor = tensor_of(tensor, "broadcast")
-    check_dtype(tensor, MOVABLE, "broadcast")
+    check_movable(tensor, "broadcast")
     if is_alone(group):
         return tf.identity(tensor)
     name = resolve_name(name, "broadcast", group)
-    return ops.broadcast([tensor], root_rank, name, group)[0]
+    dtype = dtype_name(tensor)
+    sent = [carried(tensor)]
+    return received(ops.broadcast(sent, root_rank, name, group, carried_text(dtype))[0], dtype)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numbers
 from collections.abc import Sequence
 
+from smddp_tf._src.collectives.carried import check_reducible
 from smddp_tf._src.collectives.checks import (
-    REDUCIBLE,
     check_devices,
-    check_dtype,
     list_of,
     resolve_name,
     resolve_op,
@@ -63,18 +62,18 @@ def grouped_reducescatter(
             "reducescatter takes op=Average, Sum, Min, Max or Product, and "
             "Compression.none, .fp16 or .bf16"
         )
-    tensors = [_check_scatter(tensor) for tensor in list_of(tensors, kind, "tensors")]
+    tensors = [_check_scatter(tensor, op) for tensor in list_of(tensors, kind, "tensors")]
     alone = [reduction] * len(tensors)  # none is reduced alone
     return reduce_tensors(tensors, reduction, alone, alone, emit_by_dtype(ops.reducescatter))
 
 
-def _check_scatter(tensor: Tensor) -> Tensor:
+def _check_scatter(tensor: Tensor, op: ReduceOp) -> Tensor:
     if isinstance(tensor, tf.IndexedSlices):
         raise NotImplementedError("reducescatter takes dense tensors; use allreduce for slices")
     if isinstance(tensor, numbers.Number):
         tensor = tf.constant(tensor)
     tensor = tensor_of(tensor, "reducescatter")
-    check_dtype(tensor, REDUCIBLE, "reducescatter")
+    check_reducible(tensor, op, "reducescatter")
     if tensor.shape.rank == 0:
         raise ValueError("reducescatter got a scalar; it takes tensors of at least one dimension")
     return tensor

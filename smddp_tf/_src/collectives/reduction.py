@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from smddp_tf._src.collectives.carried import by_parts
 from smddp_tf._src.collectives.checks import resolve_name
 from smddp_tf._src.collectives.scaling import (
     factor,
@@ -78,6 +79,7 @@ def reduce_tensors(
       alone: how each is reduced if that is done one by one.
       keys: identify the tensors for compressors that keep something of each.
       emit: emit(compressed, reduction) reduces the dense ones of a list, and returns the others.
+        It gets complex tensors as their parts.
 
     Returns:
       The reduced tensors, in the same order.
@@ -85,6 +87,22 @@ def reduce_tensors(
     Raises:
       What gather_and_combine() and allreduce_slices() raise.
     """
+
+    def reduce(tensors: list[Any], compared: str) -> list[Any]:
+        how = reduction.comparing(compared)
+        return _reduce(tensors, how, [one.comparing(compared) for one in alone], keys, emit)
+
+    return by_parts(reduce, tensors)
+
+
+def _reduce(
+    tensors: Sequence[Any],
+    reduction: Reduction,
+    alone: Sequence[Reduction],
+    keys: Sequence[Any],
+    emit: Callable[[list[Tensor], Reduction], list[Tensor]],
+) -> list[Any]:
+    """reduce_tensors(), of tensors that the engine has."""
     if needs_gather(reduction):
         return [
             gather_and_combine(tensor, own, key)

@@ -45,7 +45,8 @@ def _allreduce_table(slices: Any, reduction: Reduction) -> Any:
     table = tf.cast(table, _averaged(slices, 1).dtype) if divides else table
     reduction = dataclasses.replace(reduction, op=Sum if divides else reduction.op)
     reduced = ops.allreduce([table], reduction.scaled_by())[0]
-    indices = tf.range(tf.cast(slices.dense_shape[0], slices.indices.dtype))
+    dtype = tf.convert_to_tensor(slices.indices).dtype
+    indices = tf.range(tf.cast(slices.dense_shape[0], dtype))
     result = tf.IndexedSlices(reduced, indices, dense_shape=slices.dense_shape)
     return _averaged(result, size_in(reduction.group, reduction.name)) if divides else result
 

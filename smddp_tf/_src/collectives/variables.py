@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._src.collectives.broadcast import broadcast
+from smddp_tf._src.collectives.carried import CARRIED, carried, dtype_name, received
 from smddp_tf._src.collectives.checks import MOVABLE, check_root, list_of, resolve_name
 from smddp_tf._src.collectives.objects import broadcast_object
 from smddp_tf._src.graph import ops
@@ -20,65 +21,21 @@ from smddp_tf._src.types import Tensor, Variable
 tf = tensorflow()
 
 
-def _as_bits(dtype: Any) -> tuple[Any, Any]:
-    return lambda value: tf.bitcast(value, dtype), tf.bitcast
-
-
-def _as_numbers(dtype: Any) -> tuple[Any, Any]:
-    return lambda value: tf.cast(value, dtype), tf.cast
-
-
-# XLA cannot bitcast complex numbers.
-_AS_PARTS = (
-    lambda value: tf.stack([tf.math.real(value), tf.math.imag(value)], -1),
-    lambda parts, dtype: tf.complex(parts[..., 0], parts[..., 1]),
-)
-
-# How dtypes that are unknown to the engine are sent: a function that makes a tensor of one that is
-# known, and one that takes it and the dtype, and makes the value of it.
-_CARRIED = {
-    "uint32": _as_bits("int32"),
-    "uint64": _as_bits("int64"),
-    "qint8": _as_bits("int8"),
-    "quint8": _as_bits("uint8"),
-    "qint32": _as_bits("int32"),
-    "int4": _as_numbers("int8"),
-    "uint4": _as_numbers("uint8"),
-    "float8_e4m3fn": _as_numbers("float16"),  # which has all their numbers
-    "float8_e5m2": _as_numbers("float16"),
-    "complex64": _AS_PARTS,
-    "complex128": _AS_PARTS,
-}
-
-
-def _dtype_of(variable: Variable) -> str:
-    return tf.as_dtype(variable.dtype).base_dtype.name
-
-
 def _payload(variable: Variable) -> Tensor:
     """The variable's value, in a dtype that the engine supports."""
-    tensor, name = tf.convert_to_tensor(variable), _dtype_of(variable)
-    if name in _CARRIED:
-        return _CARRIED[name][0](tensor)
-    if name not in MOVABLE:
-        sent = ", ".join((*MOVABLE, *_CARRIED))
+    name = dtype_name(variable)
+    if name not in (*MOVABLE, *CARRIED):
+        sent = ", ".join((*MOVABLE, *CARRIED))
         raise TypeError(
             f"variable {variable.name!r} is of {name}, which cannot be broadcast; it takes {sent}, "
             "and strings outside of tf.function"
         )
-    return tensor
-
-
-def _value(received: Tensor, variable: Variable) -> Tensor:
-    """The value that another rank's _payload() tells."""
-    name = _dtype_of(variable)
-    return _CARRIED[name][1](received, name) if name in _CARRIED else received
+    return carried(tf.convert_to_tensor(variable))
 
 
 def is_movable(variable: Variable) -> bool:
     """Whether its dtype can be sent."""
-    name = _dtype_of(variable)
-    return name in MOVABLE or name in _CARRIED or name == "string"
+    return dtype_name(variable) in (*MOVABLE, *CARRIED, "string")
 
 
 # Odd, so that the ranks' seeds differ; large, so that they do not collide with other layers' seeds.
@@ -144,7 +101,7 @@ def broadcast_(
         return [tf.identity(one) for one in variables] if for_session else variables
 
     eager = tf.executing_eagerly()
-    texts = [i for i, one in enumerate(variables) if eager and _dtype_of(one) == "string"]
+    texts = [i for i, one in enumerate(variables) if eager and dtype_name(one) == "string"]
     payloads = {i: _payload(one) for i, one in enumerate(variables) if i not in texts}
     name = resolve_name(name, "broadcast_variables", group)
 
@@ -157,9 +114,9 @@ def broadcast_(
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         title = f"{name}.{dtype.name}"
-        received = ops.broadcast([payloads[i] for i in indices], root_rank, title, group)
-        for i, value in zip(indices, received, strict=True):
-            value = _value(value, variables[i])
+        values = ops.broadcast([payloads[i] for i in indices], root_rank, title, group)
+        for i, value in zip(indices, values, strict=True):
+            value = received(value, dtype_name(variables[i]))
             if is_seed(variables[i]):
                 value = own_seed(variables[i], value, root_rank)
             done = variables[i].assign(value)

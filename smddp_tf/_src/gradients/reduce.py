@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Hashable, Sequence
 
 from smddp_tf._src.collectives.allreduce import grouped_allreduce
-from smddp_tf._src.collectives.checks import REDUCIBLE, check_dtype
+from smddp_tf._src.collectives.carried import check_reducible, dtype_name, is_complex
 from smddp_tf._src.collectives.reduction import by_dtype, is_dense, needs_gather, reduce_tensors
 from smddp_tf._src.collectives.slices import gathers_in_jit
 from smddp_tf._src.gradients.options import ReduceOptions
@@ -38,14 +38,15 @@ def _known(shape) -> tuple:
     return tuple(shape.as_list()) if shape.rank is not None else (None,)
 
 
-def _spec(grad, name: str) -> GradientSpec:
+def _spec(grad, name: str, parts_of: str) -> GradientSpec:
     if grad is None:
         return GradientSpec(name, "", (), 0, "none")
     if isinstance(grad, tf.IndexedSlices):
-        return GradientSpec(name, grad.dtype.name, _known(grad.values.shape[1:]), 0, "sparse")
+        shape = _known(grad.values.shape[1:])
+        return GradientSpec(name, grad.dtype.name, shape, 0, "sparse", parts_of)
     shape = _known(grad.shape)
-    count = grad.shape.num_elements() or 0
-    return GradientSpec(name, grad.dtype.base_dtype.name, shape, count * grad.dtype.size)
+    nbytes = (grad.shape.num_elements() or 0) * grad.dtype.size
+    return GradientSpec(name, dtype_name(grad), shape, nbytes, "dense", parts_of)
 
 
 def _group_indices(options: ReduceOptions, sources: Sequence) -> list | None:
@@ -170,7 +171,7 @@ def _reducible(grad, source, options: ReduceOptions, group: ProcessGroup):
     elif not tf.is_tensor(grad):  # a script may give an optimizer arrays
         grad = tf.convert_to_tensor(grad, getattr(source, "dtype", None))
     if is_dense(grad):
-        check_dtype(grad, REDUCIBLE, "reducing a gradient")
+        check_reducible(grad, options.op, "reducing a gradient")
     return grad if tf.executing_eagerly() else _of_static_shape(grad, source)
 
 
@@ -202,10 +203,14 @@ def reduce_gradients(
         for grad, source in zip(grads, sources, strict=True)
     ]
     names = [source_name(source, i) for i, source in enumerate(sources)]
+    complex_ones = [
+        dtype_name(grad) if grad is not None and is_complex(grad) else "" for grad in grads
+    ]
     groups = _group_indices(options, sources)
 
     def plan_of(grads):
-        specs = [_spec(grad, name) for grad, name in zip(grads, names, strict=True)]
+        of_each = zip(grads, names, complex_ones, strict=True)
+        specs = [_spec(grad, name, parts_of) for grad, name, parts_of in of_each]
         return _plan(specs, options, groups)
 
     emit = emit or _emit_planned

@@ -21,6 +21,7 @@ class GradientSpec:
     shape: tuple  # of int or None
     nbytes: int  # 0 if unknown
     kind: str = "dense"  # or "sparse", or "none" for a missing gradient
+    parts_of: str = ""  # the dtype, if what is reduced is the parts of complex numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,8 @@ def _line(spec: GradientSpec, name: str) -> str:
         return f"{name} has no gradient (None)"
     shape = ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     sparse = " sparse" if spec.kind == "sparse" else ""
-    return f"{name} {spec.dtype} [{shape}]{sparse}"
+    parts = f" parts of {spec.parts_of}" if spec.parts_of else ""
+    return f"{name} {spec.dtype} [{shape}]{sparse}{parts}"
 
 
 def _by_size(specs, indices, bucket_bytes: int, first_bucket_bytes: int) -> list:
