@@ -14,6 +14,9 @@ tf = tensorflow()
 # tf.random.set_seed(), which scripts set per rank.
 _GRAPH_SEED = 1
 
+# What window() takes as it is. It fails with other elements of several tensors, as extension types.
+_IN_WINDOWS = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
+
 
 @dataclasses.dataclass(frozen=True)
 class Part:
@@ -127,8 +130,11 @@ def _divide_unknown(dataset, part: Part):
 
     An incomplete last group is dropped, or filled by repeating its own elements.
     """
+    spec = dataset.element_spec
+    if not all(isinstance(leaf, _IN_WINDOWS) for leaf in tf.nest.flatten(spec)):
+        return _by_tensors(dataset, lambda tensors: _divide_unknown(tensors, part))
     # Functions of datasets get the components of a tuple as arguments, also if there is one.
-    is_tuple = type(dataset.element_spec) is tuple
+    is_tuple = type(spec) is tuple
 
     def own(*window):
         # window() yields a dataset per component of an element.
@@ -137,6 +143,20 @@ def _divide_unknown(dataset, part: Part):
         return parts.skip(part.rank).take(1)
 
     return dataset.window(part.size, drop_remainder=part.uneven == "drop").flat_map(own)
+
+
+def _by_tensors(dataset, transform):
+    """transform(dataset), where that gets the elements as tuples of the tensors they consist of."""
+    spec = dataset.element_spec
+
+    def to_tensors(*element):
+        whole = element if type(spec) is tuple else element[0]
+        return tuple(tf.nest.flatten(whole, expand_composites=True))
+
+    def from_tensors(*tensors):
+        return tf.nest.pack_sequence_as(spec, tensors, expand_composites=True)
+
+    return transform(dataset.map(to_tensors)).map(from_tensors)
 
 
 def _warn_if_batched(dataset) -> None:

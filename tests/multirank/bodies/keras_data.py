@@ -181,6 +181,26 @@ def _ragged():
         assert sorted(sum(parts, [])) == ragged.to_list()[: len(parts) * (20 // size)], parts
 
 
+class Pair(tf.experimental.ExtensionType):
+    """Of tensors that TensorFlow's windows do not see; as are the graphs of TF-GNN."""
+
+    number: tf.Tensor
+    row: tf.RaggedTensor
+
+
+def _extension_types():
+    """Elements of several tensors, alone and in nests, whatever is known of their number."""
+    known = Dataset.range(4 * size).map(
+        lambda i: {"pair": Pair(i, tf.ragged.range(tf.stack([i, 1]))), "x": (i,)}
+    )
+    for dataset in (known, known.filter(lambda element: True)):
+        divided = hvd.shard(dataset)
+        assert divided.element_spec == known.element_spec, divided.element_spec
+        own = [(int(e["x"][0]), int(e["pair"].number), e["pair"].row.to_list()) for e in divided]
+        parts = sorted(sum(hvd.allgather_object(own), []))
+        assert parts == [(i, i, [list(range(i)), [0]]) for i in range(4 * size)], parts
+
+
 def _what_cannot_be_divided(x):
     def generate():
         yield 1
@@ -206,6 +226,7 @@ def forms():
     x = np.arange(40.0).reshape(20, 2)
     _views_and_nests(x)
     _ragged()
+    _extension_types()
     _what_cannot_be_divided(x)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
