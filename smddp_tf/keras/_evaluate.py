@@ -133,9 +133,9 @@ def predict(
       **options: further arguments of model.predict(); verbose defaults to 0.
 
     Returns:
-      The same as model.predict(): arrays, or a nest of them, with one row per element, in the order
-      of the data. With sharded=True, elements that shard() dropped are missing, and elements that
-      it repeated appear again at the end.
+      The same as model.predict(): arrays, ragged or sparse tensors, or a nest of them, with one row
+      per element, in the order of the data. With sharded=True, elements that shard() dropped are
+      missing, and elements that it repeated appear again at the end.
 
     Raises:
       ValueError: as evaluate(); or with sharded=True the ranks' parts differ in length.
@@ -160,17 +160,40 @@ def predict(
         return outputs
 
     if not has_data:
-        outputs = tf.nest.map_structure(lambda rows: rows[:0], outputs)
+        outputs = tf.nest.map_structure(_no_rows, outputs)
     parts = allgather_object(outputs, name="predictions", process_set=process_set)
-    join = _interleaved if sharded else lambda *rows: np.concatenate(rows)
-    return tf.nest.map_structure(join, *parts)
+    return tf.nest.map_structure(_interleaved if sharded else _joined, *parts)
+
+
+def _no_rows(rows: Any) -> Any:
+    if isinstance(rows, tf.SparseTensor):
+        shape = tf.concat([[0], rows.dense_shape[1:]], 0)
+        return tf.sparse.slice(rows, tf.zeros_like(shape), shape)
+    return rows[:0]
+
+
+def _joined(*parts: Any) -> Any:
+    """The parts' rows: those of the first one first."""
+    if isinstance(parts[0], tf.RaggedTensor):
+        return tf.concat(parts, 0)
+    if isinstance(parts[0], tf.SparseTensor):
+        return tf.sparse.concat(0, list(parts), expand_nonconcat_dims=True)
+    return np.concatenate(parts)
 
 
 def _interleaved(*parts: Any) -> Any:
     """Restores the order before shard() by interleaving the rows of the parts."""
-    lengths = [len(part) for part in parts]
+    lengths = [int(part.shape[0]) for part in parts]
     if len(set(lengths)) > 1:
         raise ValueError(
             f"the ranks' parts have {lengths} elements; hvd.shard() makes them equally long"
         )
-    return np.stack(parts, axis=1).reshape(-1, *parts[0].shape[1:])
+    rows = _joined(*parts)
+    before = np.arange(len(parts) * lengths[0])  # the places of the rows before shard()
+    if not isinstance(rows, tf.SparseTensor):
+        order = before.reshape(len(parts), -1).T.ravel()
+        return tf.gather(rows, order) if isinstance(rows, tf.RaggedTensor) else rows[order]
+    places = before.reshape(-1, len(parts)).T.ravel()
+    moved = tf.gather(places, rows.indices[:, :1])
+    indices = tf.concat([moved, rows.indices[:, 1:]], 1)
+    return tf.sparse.reorder(tf.SparseTensor(indices, rows.values, rows.dense_shape))

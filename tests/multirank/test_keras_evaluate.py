@@ -21,6 +21,11 @@ def test_own_methods(keras_job, ranks):
     keras_job(keras_evaluate.own_methods, ranks).check(ranks)
 
 
+@on_ranks("keras_job", KERASES, 2, 3)
+def test_composite_outputs(keras_job, ranks):
+    keras_job(keras_evaluate.composite_outputs, ranks).check(ranks)
+
+
 @on_ranks("keras_job", KERASES, 2)
 def test_interrupted(keras_job, ranks):
     keras_job(keras_evaluate.interrupted, ranks).check(ranks)

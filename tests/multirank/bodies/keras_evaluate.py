@@ -116,6 +116,38 @@ def own_methods():
     report(done=True)
 
 
+class Composite(keras.Model):
+    """Predicts rows that are no arrays: ragged ones, sparse ones, text and complex numbers."""
+
+    def call(self, x):
+        """Of x, in a list."""
+        lengths = tf.cast(x[:, 0], tf.int32) % 3
+        ragged = tf.RaggedTensor.from_row_lengths(tf.repeat(x[:, 0], lengths), lengths)
+        sparse = tf.sparse.from_dense(tf.concat([x, 0 * x, x % 2], 1))
+        return [ragged, sparse, tf.strings.as_string(x), tf.complex(x, 1 - x)]
+
+
+def _lists(outputs):
+    ragged, sparse, *arrays = outputs
+    dense = tf.sparse.to_dense(sparse).numpy()
+    return [ragged.to_list(), *(array.tolist() for array in (dense, *arrays))]
+
+
+def composite_outputs():
+    """They come as from predict() of one process, also where a rank has no rows."""
+    model = Composite()
+    model.compile()
+    for count in (1, size + 1, 20):
+        got = hvd.predict(model, X[:count], batch_size=4)
+        assert _lists(got) == _lists(model.predict(X[:count], verbose=0)), (count, got)
+    count = 20 - 20 % size
+    got = hvd.predict(model, hvd.shard(X[:20]), batch_size=2, sharded=True)
+    assert _lists(got) == _lists(model.predict(X[:count], verbose=0)), got
+    with raises(ValueError, "the ranks' parts have"):
+        hvd.predict(model, X[: rank + 1], sharded=True)
+    report(done=True)
+
+
 class Interrupt(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         raise KeyboardInterrupt
