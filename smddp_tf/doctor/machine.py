@@ -123,7 +123,7 @@ def check(found: dict, local_size: int) -> list:
             Finding(
                 WARNING,
                 f"bound to one of {cores} cores, on which TensorFlow then computes",
-                "launch with smddprun, or `mpirun --bind-to none`",
+                "launch with smddprun, or `mpirun --bind-to none` (Intel MPI: I_MPI_PIN=0)",
             )
         )
     elif local_size > usable:

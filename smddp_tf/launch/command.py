@@ -16,7 +16,7 @@ from smddp_tf.launch.mpi import Mpi
 # Variables that ranks on other hosts need to be as the ones here. CUDA_VISIBLE_DEVICES is not among
 # them: which GPUs there are is each host's own affair.
 _FORWARDED = re.compile(
-    r"(SMDDP|HOROVOD|TF|XLA|KERAS|NCCL|OMP|KMP|MKL)_\w+"
+    r"(SMDDP|HOROVOD|TF|XLA|KERAS|NCCL|OMP|KMP|MKL|I_MPI)_\w+"
     r"|PYTHON\w+|PATH|LD_LIBRARY_PATH|VIRTUAL_ENV|CONDA_PREFIX"
 )
 _FORWARDED_ON_SAGEMAKER = re.compile(r"(SM|FI|AWS|SAGEMAKER|TRAINING_JOB)_\w+")
@@ -228,7 +228,27 @@ def _mpich_places(job: Job, machine: Machine) -> list:
     return ["-bind-to", "socket" if _on_each_socket(job, machine) else "none"]
 
 
-def _mpich(job: Job, mpi: Mpi, machine: Machine) -> list:
+def _intel_places(job: Job, mpi: Mpi, machine: Machine) -> list:
+    """Variables, as Intel's Hydra has no option; it gives each rank its part of the cores."""
+    for option, bad in (("-H", len(job.hosts) > 1), ("--cores-per-rank", job.cores_per_rank)):
+        if bad:
+            raise LaunchError(
+                f"{option} needs Open MPI or MPICH, and this is {mpi}; call it itself, as in "
+                "`mpirun -hosts a,b -ppn 4 -genv I_MPI_PIN_DOMAIN 8 python train.py`, or name "
+                "another launcher with --mpirun"
+            )
+    there = ["-hosts", job.hosts[0].name] if job.hosts else []
+    if job.binding is not None:
+        return [*job.binding, *there]
+    given = [*job.forwarded, *(name for name, _ in job.variables), *job.more, *job.passed]
+    if any(word.startswith("I_MPI_PIN") for word in given):
+        return there
+    if _on_each_socket(job, machine):
+        return ["-genv", "I_MPI_PIN_DOMAIN", "socket"]
+    return ["-genv", "I_MPI_PIN", "0", *there]
+
+
+def _hydra(job: Job, mpi: Mpi, machine: Machine) -> list:
     """Options of Hydra, which hands on all variables by itself and knows no limit for starting."""
     refused = {"--start-timeout": job.start_timeout, "--output-filename": job.output_folder}
     refused["--ssh-port or --ssh-identity-file"] = job.ssh_port or job.ssh_key
@@ -239,9 +259,11 @@ def _mpich(job: Job, mpi: Mpi, machine: Machine) -> list:
                 f"{option} needs Open MPI, and this is {mpi}; leave it out, or name another "
                 "launcher with --mpirun"
             )
-    words = _mpich_places(job, machine)
-    if job.hosts:
-        words += ["-hosts", show(job.hosts)]
+    if mpi.kind == "intel":
+        words = _intel_places(job, mpi, machine)
+    else:
+        words = _mpich_places(job, machine)
+        words += ["-hosts", show(job.hosts)] if job.hosts else []
     if job.nic:
         words += ["-iface", job.nic]
     words += ["-prepend-rank"] if job.tag_output else []
@@ -257,7 +279,7 @@ def mpirun(job: Job, mpi: Mpi, machine: Machine) -> list:
     Raises:
       LaunchError: this MPI cannot do what is asked for.
     """
-    words = _mpich(job, mpi, machine) if mpi.kind == "mpich" else _open_mpi(job, mpi, machine)
+    words = (_open_mpi if mpi.kind == "openmpi" else _hydra)(job, mpi, machine)
     if job.nic:
         words += _nic_variables(job, mpi)
     return [*words, *job.more, *(job.passed or job.program)]
@@ -267,7 +289,7 @@ def _nic_variables(job: Job, mpi: Mpi) -> list:
     """NCCL and gloo have a variable for the interface each, unless the user sets it."""
     given = {name for name, _ in job.variables}
     names = [name for name in _NIC_VARIABLES if name not in given]
-    if mpi.kind == "mpich":
+    if mpi.kind != "openmpi":
         return [word for name in names for word in ("-genv", name, job.nic)]
     return [word for name in names for word in ("-x", f"{name}={job.nic}")]
 
@@ -293,7 +315,12 @@ def srun(job: Job, mpi: Mpi) -> list:
         setting += [f"OMPI_MCA_{name}={value}" for name, value in layers.items()]
     elif job.messages == "tcp":
         raise LaunchError(f"--tcp needs Open MPI, and this is {mpi}; leave it out")
-    words = ["srun", "--mpi=" + {"openmpi": "pmix", "mpich": "pmi2"}[mpi.kind]]
+    if mpi.kind == "intel" and "I_MPI_PMI_LIBRARY" not in job.forwarded:
+        raise LaunchError(
+            f"srun starts ranks of {mpi} with Slurm's PMI only: set I_MPI_PMI_LIBRARY to its "
+            "libpmi2.so, or leave out --srun"
+        )
+    words = ["srun", "--mpi=" + ("pmix" if mpi.kind == "openmpi" else "pmi2")]
     words += [f"--ntasks={job.ranks}", "--distribution=block", "--kill-on-bad-exit=1"]
     if job.cores_per_rank:
         words += [f"--cpus-per-task={job.cores_per_rank}", "--cpu-bind=cores"]

@@ -18,9 +18,12 @@ INSTALL = (
 )
 
 
+_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Mpi:
-    """An MPI launcher: its path, "openmpi" or "mpich", and its version."""
+    """An MPI launcher: its path, "openmpi", "mpich" or "intel", and its version."""
 
     path: str
     kind: str
@@ -37,8 +40,7 @@ class Mpi:
         return self.kind != "openmpi" or self.major >= 5
 
     def __str__(self) -> str:
-        name = {"openmpi": "Open MPI", "mpich": "MPICH"}[self.kind]
-        return f"{name} {self.version} ({self.path})"
+        return f"{_NAMES[self.kind]} {self.version} ({self.path})"
 
 
 def library(mpi: Mpi) -> str:
@@ -46,7 +48,7 @@ def library(mpi: Mpi) -> str:
 
     Under mpirun the ranks find it by themselves; under srun they know of no launcher of MPI.
     """
-    name = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}[mpi.kind]
+    name = "libmpi.so.40" if mpi.kind == "openmpi" else "libmpi.so.12"
     given = pathlib.Path(mpi.path).absolute()
     for launcher in (given, given.resolve()):
         for folder in ("lib", "lib64"):
@@ -75,11 +77,17 @@ def _with_its_daemon(path: str) -> str:
     return path
 
 
+def _hydra_beside(path: str) -> str:
+    """The program that Intel's mpirun calls: that is a script, and hands on no signal."""
+    hydra = pathlib.Path(path).with_name("mpiexec.hydra")
+    return os.fspath(hydra) if hydra.exists() else path
+
+
 def identify(path: str, said: str) -> Mpi:
     """The launcher that says this when it is called with --version.
 
     Raises:
-      LaunchError: it is neither Open MPI 4 or later nor MPICH.
+      LaunchError: it is none of Open MPI 4 or later, MPICH and Intel MPI.
     """
     found = re.search(r"\((?:Open MPI|OpenRTE)\)\s+v?((\d+)[\w.]*)", said)
     if found and int(found[2]) >= 4:
@@ -87,10 +95,14 @@ def identify(path: str, said: str) -> Mpi:
     hydra = re.search(r"HYDRA build details:\s*Version:\s*(\d[\w.]*)", said)
     if hydra:
         return Mpi(path, "mpich", hydra[1])
+    intel = re.search(r"Intel\(R\) MPI Library.*? Version (\d[\d.]*)", said)
+    if intel:
+        return Mpi(_hydra_beside(path), "intel", intel[1])
     title = " ".join(said.split())[:120] or "nothing"
     raise LaunchError(
-        f"{path} --version says {title!r}, which is neither Open MPI 4 or later nor MPICH; call "
-        "your launcher itself, as in `mpirun -np 4 python train.py`, or name another with --mpirun"
+        f"{path} --version says {title!r}, which is none of Open MPI 4 or later, MPICH and Intel "
+        "MPI; call your launcher itself, as in `mpirun -np 4 python train.py`, or name another "
+        "with --mpirun"
     )
 
 
@@ -113,12 +125,12 @@ def find(path: str | None, search: str | None) -> str:
 
 
 def ask(path: str) -> Mpi:
-    """Calls `path --version`.
+    """Calls `path --version`, or what is beside it and answers without a PATH.
 
     Raises:
       LaunchError: it does not run, or is of no MPI that is known.
     """
-    command = [path, "--version"]
+    command = [_hydra_beside(path), "--version"]
     try:
         ran = subprocess.run(command, capture_output=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -9,6 +9,7 @@ from smddp_tf.launch.machine import Machine
 OPEN_MPI_4 = mpi.Mpi("mpirun", "openmpi", "4.1.8")
 OPEN_MPI_5 = mpi.Mpi("mpirun", "openmpi", "5.0.11")
 MPICH = mpi.Mpi("mpirun", "mpich", "5.0.2")
+INTEL = mpi.Mpi("mpirun", "intel", "2021.18.1")
 USER = Machine(root=False, cores=8, name="here")
 PROGRAM = ["python", "train.py"]
 

@@ -287,7 +287,7 @@ def test_without_an_mpirun_a_job_would_fail(tmp_path):
     result = doctor(PATH=str(tmp_path))
     assert result.returncode == 1
     assert "ERROR: " in result.stdout
-    assert "'Another MPI 1.0', which is neither Open MPI 4 or later nor MPICH" in result.stdout
+    assert "'Another MPI 1.0', which is none of Open MPI 4 or later, MPICH" in result.stdout
     assert result.stdout.endswith("a job would fail\n")
     report = json.loads(doctor("--json", PATH=str(tmp_path)).stdout)
     assert not report["ok"]

@@ -108,12 +108,12 @@ def _runs(pid):
     return False
 
 
-@pytest.mark.parametrize("mpi", ["openmpi", "mpich"])
+@pytest.mark.parametrize("mpi", ["openmpi", "mpich", "impi"])
 def test_two_ranks_are_killed(tmp_path, mpi):
     """One after the other; the rest goes on from the step where it was."""
-    mpirun = MPIRUN if mpi == "openmpi" else ROOT / ".venv-mpich/bin/mpirun"
+    mpirun = MPIRUN if mpi == "openmpi" else ROOT / f".venv-{mpi}/bin/mpirun"
     if not mpirun.exists():
-        pytest.skip("no .venv-mpich; `make test` makes it")
+        pytest.skip(f"no .venv-{mpi}; `make test` makes .venv-mpich")
     with Job(tmp_path, "-np", 4, "--min-np", 2, mpirun=mpirun) as job:
         assert job.reaches(1, [0, 1, 2, 3]) == 0
         job.kill(0)

@@ -1,12 +1,13 @@
 """smddprun's command lines: hosts, options and environment -> words of mpirun and srun."""
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 
 import pytest
-from launch_line import MPICH, OPEN_MPI_4, OPEN_MPI_5, line
+from launch_line import INTEL, MPICH, OPEN_MPI_4, OPEN_MPI_5, USER, line
 
 from smddp_tf.launch import LaunchError, hosts, mpi
 from smddp_tf.launch import __main__ as launch
@@ -284,6 +285,19 @@ def test_ranks_of_hosts():
     assert hosts.assign([Host("a", 4), Host("b", 4)], 3) == [Host("a", 3)]
 
 
+def test_intel_mpi(capsys):
+    """It binds by variables, which the user may set; it is called on one machine only."""
+    words = "-np 4 python train.py"
+    assert line(words, INTEL) == "mpirun -np 4 -genv I_MPI_PIN 0 python train.py"
+    two = dataclasses.replace(USER, sockets=2)
+    assert "-genv I_MPI_PIN_DOMAIN socket" in line(words, INTEL, two)
+    own = "mpirun -np 4 python train.py"
+    assert line(words, INTEL, environment={"I_MPI_PIN_DOMAIN": "2"}) == own
+    assert "I_MPI_PIN " not in line(f"-x I_MPI_PIN_DOMAIN=2 {words}", INTEL)
+    for option in ("-H a:2,b:2", "--cores-per-rank 2", "--tcp", "--srun"):
+        assert "Intel MPI 2021.18.1" in refused(capsys, f"{option} {words}", mpi=INTEL)
+
+
 @pytest.mark.parametrize(
     ("said", "found"),
     [
@@ -291,14 +305,18 @@ def test_ranks_of_hosts():
         ("mpiexec (OpenRTE) 4.1.4\n\nReport", ("openmpi", "4.1.4", 4)),
         ("HYDRA build details:\n    Version:          5.0.2\n  Release", ("mpich", "5.0.2", 5)),
         ("mpirun (Open MPI) 3.1.2", None),
-        ("Intel(R) MPI Library for Linux* OS, Version 2021.1", None),
+        (
+            "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b4)",
+            ("intel", "2021.18.1", 2021),
+        ),
+        ("HP MPI 2.3", None),
         ("", None),
     ],
 )
 def test_which_mpi(said, found):
     """By what `mpirun --version` says."""
     if found is None:
-        with pytest.raises(LaunchError, match="neither Open MPI 4 or later nor MPICH"):
+        with pytest.raises(LaunchError, match="none of Open MPI 4 or later, MPICH and Intel"):
             mpi.identify("/x/mpirun", said)
         return
     made = mpi.identify("/x/mpirun", said)
