@@ -228,16 +228,25 @@ def _mpich_places(job: Job, machine: Machine) -> list:
     return ["-bind-to", "socket" if _on_each_socket(job, machine) else "none"]
 
 
+def _intel_hosts(hosts: Sequence[Host]) -> list:
+    """It takes no slots beside the names, but one number for all, and names more than once."""
+    if not hosts:
+        return []
+    slots = [host.slots or 1 for host in hosts]
+    if len(set(slots)) == 1:
+        return ["-hosts", ",".join(host.name for host in hosts), "-ppn", str(slots[0])]
+    names = [host.name for host, number in zip(hosts, slots, strict=True) for _ in range(number)]
+    return ["-hosts", ",".join(names), "-ppn", "1"]
+
+
 def _intel_places(job: Job, mpi: Mpi, machine: Machine) -> list:
     """Variables, as Intel's Hydra has no option; it gives each rank its part of the cores."""
-    for option, bad in (("-H", len(job.hosts) > 1), ("--cores-per-rank", job.cores_per_rank)):
-        if bad:
-            raise LaunchError(
-                f"{option} needs Open MPI or MPICH, and this is {mpi}; call it itself, as in "
-                "`mpirun -hosts a,b -ppn 4 -genv I_MPI_PIN_DOMAIN 8 python train.py`, or name "
-                "another launcher with --mpirun"
-            )
-    there = ["-hosts", job.hosts[0].name] if job.hosts else []
+    if job.cores_per_rank:
+        raise LaunchError(
+            f"--cores-per-rank needs Open MPI or MPICH, and this is {mpi}, which counts logical "
+            "cores: set I_MPI_PIN_DOMAIN to their number, or name another launcher with --mpirun"
+        )
+    there = _intel_hosts(job.hosts)
     if job.binding is not None:
         return [*job.binding, *there]
     given = [*job.forwarded, *(name for name, _ in job.variables), *job.more, *job.passed]

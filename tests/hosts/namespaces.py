@@ -26,10 +26,11 @@ BIN = pathlib.Path(sys.executable).parent
 # How a host starts: its own name and /dev/shm, what else is asked for, then it says so, and waits.
 # The shell stays: it is process 1, which collects the processes that lose their parents.
 HOST = 'hostname "$0" && mount -t tmpfs -o size=64m tmpfs /dev/shm && {} && echo ready && cat; exit'
-# What mpirun calls instead of ssh: HOST COMMAND... Each host has a TMPDIR of its own, because
-# daemons name files in it by process ids, which two hosts may both have.
+# What mpirun calls instead of ssh: [OPTIONS] HOST COMMAND... Each host has a TMPDIR of its own,
+# because daemons name files in it by process ids, which two hosts may both have.
 AGENT = """#!/bin/sh
 folder=$(dirname "$0")
+while [ "${1#-}" != "$1" ]; do shift; done
 host=$1
 shift
 export TMPDIR="$folder/tmp-$host"
@@ -256,6 +257,16 @@ class Hosts:
         command += ["smddp_tf.launch", "--mpirun", BIN / "mpirun", *options]
         command += ["--nic", "eth0", "--mpi-args=" + shlex.join(self._agent()), *program]
         return [str(word) for word in command]
+
+    def smddprun_with_hydra(self, ranks, program, *, timeout, mpirun) -> str:
+        """As smddprun(), with an mpirun of Intel MPI."""
+        agent = self._agent()[-1]
+        command = ["nsenter", "-t", self.pids()[0], "-n", "-u", sys.executable, "-m"]
+        command += ["smddp_tf.launch", "--mpirun", mpirun, "-H", self._places(ranks)]
+        command += ["--nic", "eth0", f"--mpi-args=-launcher ssh -launcher-exec {agent}", *program]
+        lib = os.fspath(mpirun.parent.parent / "lib")
+        env = {"LD_LIBRARY_PATH": lib, "FI_PROVIDER_PATH": lib}  # as its vars.sh sets them
+        return self._launch([str(word) for word in command], mpirun, program, timeout, env)
 
     def script(self, ranks, script, *, timeout, env=None) -> str:
         """On the first host, as its user: `python script HOSTS WORDS`, as -H and --mpi-args."""

@@ -286,7 +286,7 @@ def test_ranks_of_hosts():
 
 
 def test_intel_mpi(capsys):
-    """It binds by variables, which the user may set; it is called on one machine only."""
+    """It binds by variables, which the user may set; hosts have no slots, but may come again."""
     words = "-np 4 python train.py"
     assert line(words, INTEL) == "mpirun -np 4 -genv I_MPI_PIN 0 python train.py"
     two = dataclasses.replace(USER, sockets=2)
@@ -294,7 +294,10 @@ def test_intel_mpi(capsys):
     own = "mpirun -np 4 python train.py"
     assert line(words, INTEL, environment={"I_MPI_PIN_DOMAIN": "2"}) == own
     assert "I_MPI_PIN " not in line(f"-x I_MPI_PIN_DOMAIN=2 {words}", INTEL)
-    for option in ("-H a:2,b:2", "--cores-per-rank 2", "--tcp", "--srun"):
+    pin = "-genv I_MPI_PIN 0"
+    assert f"{pin} -hosts a,b -ppn 2 " in line(f"-H a:2,b:2 {words}", INTEL)
+    assert f"{pin} -hosts a,b,b,b -ppn 1 " in line(f"-H a:1,b:3 {words}", INTEL)
+    for option in ("--cores-per-rank 2", "--tcp", "--srun"):
         assert "Intel MPI 2021.18.1" in refused(capsys, f"{option} {words}", mpi=INTEL)
 
 
