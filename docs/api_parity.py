@@ -199,7 +199,7 @@ DIFFERENCES = {
     "BroadcastGlobalVariablesHook": "",
     "Adasum": "",
     "join": "Average still divides by all ranks",
-    "allreduce": "bfloat16 too; 16-bit floats are summed in float32",
+    "allreduce": "bfloat16 and complex numbers too; 16-bit floats are summed in float32",
     "grouped_allreduce": "tf.IndexedSlices may be among the tensors",
     "reducescatter": "uint8, int8 and bfloat16 too",
     "start_timeline": "a file for each rank",

@@ -1,5 +1,6 @@
 """Complex numbers, unsigned ones of 32 and 64 bits, and others that the engine does not have."""
 
+import pytest
 from bodies import carried
 from conftest import PYTHONS, on_ranks
 
@@ -22,9 +23,10 @@ def test_training(job, python, ranks):
     job(carried.training, ranks, python=python).check(ranks)
 
 
-def test_optimizers(keras2_job):
-    """Keras 3 has no complex variables."""
-    keras2_job(carried.optimizers, 2).check(2)
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_optimizers(keras2_job, nodes):
+    """Keras 3 has no complex variables. Between nodes, divided state scatters gradients."""
+    keras2_job(carried.optimizers, 2, env={"SMDDP_NODES": nodes}).check(2)
 
 
 def test_mistakes(job):

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._src.collectives.broadcast import broadcast
-from smddp_tf._src.collectives.carried import CARRIED, carried, dtype_name, received
+from smddp_tf._src.collectives.carried import (
+    CARRIED,
+    carried,
+    carried_text,
+    dtype_name,
+    received,
+)
 from smddp_tf._src.collectives.checks import MOVABLE, check_root, list_of, resolve_name
 from smddp_tf._src.collectives.objects import broadcast_object
 from smddp_tf._src.graph import ops
@@ -114,7 +120,10 @@ def broadcast_(
         by_dtype.setdefault(payload.dtype.base_dtype, []).append(i)
     for dtype, indices in by_dtype.items():
         title = f"{name}.{dtype.name}"
-        values = ops.broadcast([payloads[i] for i in indices], root_rank, title, group)
+        names = {i: carried_text(dtype_name(variables[i])) for i in indices}
+        compared = " ".join(f"place {i} {text}" for i, text in names.items() if text)
+        sent = [payloads[i] for i in indices]
+        values = ops.broadcast(sent, root_rank, title, group, compared)
         for i, value in zip(indices, values, strict=True):
             value = received(value, dtype_name(variables[i]))
             if is_seed(variables[i]):

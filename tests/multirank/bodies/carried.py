@@ -226,6 +226,8 @@ def mistakes():
     bits = tf.zeros([2], "uint32" if rank == 0 else "int32")
     with raises(tf.errors.FailedPreconditionError, "of uint32"):
         hvd.broadcast(bits, 0)
+    with raises(tf.errors.FailedPreconditionError, "place 0 of uint32"):
+        hvd.broadcast_variables([tf.Variable(bits)], 0)
     with raises(tf.errors.FailedPreconditionError, "w float32 [2, 2] parts of complex64"):
         w = tf.Variable(tf.zeros([2] if rank == 0 else [2, 2], mixed), name="w")
         with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
