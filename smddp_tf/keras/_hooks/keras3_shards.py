@@ -52,7 +52,11 @@ class _Build(Hook):
         object.__setattr__(optimizer, "_trainable_variables", list(shards.variables))
         optimizer._trainable_variables_indices.clear()
         for i, variable in enumerate(shards.variables):
-            optimizer._trainable_variables_indices[optimizer._var_key(variable)] = i
+            key = optimizer._var_key(variable)
+            optimizer._trainable_variables_indices[key] = i
+            if hasattr(optimizer, "_weight_decay_by_var_key"):  # since Keras 3.16
+                excluded = optimizer._is_excluded_from_weight_decay(variable)
+                optimizer._weight_decay_by_var_key[key] = not excluded
         _whole_state.require_known_slots(optimizer)
 
     def _is_kept(self, variable) -> bool:
