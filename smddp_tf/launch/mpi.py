@@ -124,19 +124,24 @@ def find(path: str | None, search: str | None) -> str:
     return _with_its_daemon(found)
 
 
+def _answer(path: str) -> tuple[int, str]:
+    """The exit code and output of `path --version`."""
+    ran = subprocess.run([path, "--version"], capture_output=True, timeout=30, check=False)
+    return ran.returncode, (ran.stdout + ran.stderr).decode(errors="replace")
+
+
 def ask(path: str) -> Mpi:
-    """Calls `path --version`, or what is beside it and answers without a PATH.
+    """Calls `path --version`.
 
     Raises:
       LaunchError: it does not run, or is of no MPI that is known.
     """
-    command = [_hydra_beside(path), "--version"]
     try:
-        ran = subprocess.run(command, capture_output=True, timeout=30, check=False)
+        code, said = _answer(path)
+        if code == 127 and "mpiexec.hydra" in said:  # Intel's mpirun wants its folder on PATH
+            code, said = _answer(_hydra_beside(path))
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} --version cannot be run: {error}; {INSTALL}") from error
-    said = (ran.stdout + ran.stderr).decode(errors="replace")
-    if ran.returncode != 0:  # as Open MPI's without HOME
-        code = f"{path} --version ends with exit code {ran.returncode}"
-        raise LaunchError(f"{code}; it says:\n{said.strip()}")
+    if code != 0:  # as Open MPI's without HOME
+        raise LaunchError(f"{path} --version ends with exit code {code}; it says:\n{said.strip()}")
     return identify(path, said)

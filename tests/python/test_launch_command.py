@@ -326,6 +326,19 @@ def test_which_mpi(said, found):
     assert (made.kind, made.version, made.major) == found
 
 
+def test_two_mpis_in_one_folder(tmp_path):
+    """As in /usr/bin of Debian: mpirun answers for itself, unless it needs what is beside it."""
+    intel = "Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 1"
+    scripts = {"mpirun": "echo 'mpirun (Open MPI) 4.1.4'", "mpiexec.hydra": f"echo '{intel}'"}
+    for name, line_ in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line_}\n")
+        (tmp_path / name).chmod(0o755)
+    assert mpi.ask(str(tmp_path / "mpirun")).kind == "openmpi"
+    (tmp_path / "mpirun").write_text("#!/bin/sh\necho mpiexec.hydra: not found\nexit 127\n")
+    asked = mpi.ask(str(tmp_path / "mpirun"))
+    assert (asked.kind, asked.path) == ("intel", str(tmp_path / "mpiexec.hydra"))
+
+
 def test_the_library_of_an_mpirun(tmp_path):
     """Beside it, where ranks under srun cannot know of it; through a link to the launcher too."""
     for folder in ("bin", "lib", "links"):

@@ -89,6 +89,8 @@ def reduce_tensors(
     """
 
     def reduce(tensors: list[Any], compared: str) -> list[Any]:
+        if not compared:
+            return _reduce(tensors, reduction, alone, keys, emit)
         how = reduction.comparing(compared)
         return _reduce(tensors, how, [one.comparing(compared) for one in alone], keys, emit)
 
