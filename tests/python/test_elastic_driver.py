@@ -71,6 +71,24 @@ def test_a_rank_that_raises_again_and_again():
             assert job.taken() == [End(1, len(codes) - 1)]
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_an_error_after_a_commit_counts(before):
+    """Whether its process ends before the others say what they had committed, or after."""
+    job = begun(6, 1)
+    for number in range(1, 6):
+        rest = range(number, 6)
+        job.does("disconnected", number - 1)
+        if before:
+            job.does("exited", number - 1, 1)
+        for other in rest:
+            job.actions += job.driver.asked(
+                other, number, job.now, because="error", committed=number == 1
+            )
+        if not before:
+            job.does("exited", number - 1, 1)
+    assert "ranks have raised errors in 5 epochs without a commit in between" in job.said()
+
+
 SHORT = "1 rank can train, and --min-np is 2; no --host-discovery-script finds others"
 
 

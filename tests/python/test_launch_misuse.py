@@ -41,7 +41,7 @@ def test_a_hostfile_of_windows(tmp_path):
     ("script", "said"),
     [
         ("echo no home; exit 1", "mpirun --version ends with exit code 1; it says:\nno home"),
-        (r"printf 'Other \377\n'", "mpirun --version says 'Other \ufffd', which is neither"),
+        (r"printf 'Other \377\n'", "mpirun --version says 'Other \ufffd', which is none of"),
     ],
 )
 def test_an_mpirun_that_does_not_work(tmp_path, script, said):

@@ -194,7 +194,7 @@ class Driver:
             self._failed = self._failed or not self._updated or because == "error"
             self._again = self._again or again
             if committed:
-                self._faulty.clear()
+                self._faulty &= {epoch}  # an error of it comes after what it has committed
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")
         slot.phase = Phase.WAITING
