@@ -228,6 +228,11 @@ def _mpich_places(job: Job, machine: Machine) -> list:
     return ["-bind-to", "socket" if _on_each_socket(job, machine) else "none"]
 
 
+def _given(job: Job) -> list:
+    """The names of the variables that the ranks get, exported ones and those of -x."""
+    return [*job.forwarded, *(name for name, _ in job.variables)]
+
+
 def _intel_hosts(hosts: Sequence[Host]) -> list:
     """It takes no slots beside the names, but one number for all, and names more than once."""
     if not hosts:
@@ -249,8 +254,7 @@ def _intel_places(job: Job, mpi: Mpi, machine: Machine) -> list:
     there = _intel_hosts(job.hosts)
     if job.binding is not None:
         return [*job.binding, *there]
-    given = [*job.forwarded, *(name for name, _ in job.variables), *job.more, *job.passed]
-    if any(word.startswith("I_MPI_PIN") for word in given):
+    if any(word.startswith("I_MPI_PIN") for word in [*_given(job), *job.more, *job.passed]):
         return there
     if _on_each_socket(job, machine):
         return ["-genv", "I_MPI_PIN_DOMAIN", "socket"]
@@ -324,7 +328,7 @@ def srun(job: Job, mpi: Mpi) -> list:
         setting += [f"OMPI_MCA_{name}={value}" for name, value in layers.items()]
     elif job.messages == "tcp":
         raise LaunchError(f"--tcp needs Open MPI, and this is {mpi}; leave it out")
-    if mpi.kind == "intel" and "I_MPI_PMI_LIBRARY" not in job.forwarded:
+    if mpi.kind == "intel" and "I_MPI_PMI_LIBRARY" not in _given(job):
         raise LaunchError(
             f"srun starts ranks of {mpi} with Slurm's PMI only: set I_MPI_PMI_LIBRARY to its "
             "libpmi2.so, or leave out --srun"

@@ -299,6 +299,8 @@ def test_intel_mpi(capsys):
     assert f"{pin} -hosts a,b,b,b -ppn 1 " in line(f"-H a:1,b:3 {words}", INTEL)
     for option in ("--cores-per-rank 2", "--tcp", "--srun"):
         assert "Intel MPI 2021.18.1" in refused(capsys, f"{option} {words}", mpi=INTEL)
+    library = "I_MPI_PMI_LIBRARY=/slurm/libpmi2.so"
+    assert "srun --mpi=pmi2" in line(f"--srun -x {library} {words}", INTEL)
 
 
 @pytest.mark.parametrize(

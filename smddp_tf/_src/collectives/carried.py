@@ -6,7 +6,7 @@ also reduces it: Sum, Average and Adasum of the parts are those of the complex n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from smddp_tf._src.collectives.checks import MOVABLE, REDUCIBLE, check_dtype
@@ -100,7 +100,13 @@ def check_reducible(tensor: Tensor, op: ReduceOp | int, what: str) -> None:
         )
 
 
-def _parts(value: Any) -> Any:
+def parts_text(values: Sequence[Any]) -> str:
+    """Which of tensors, slices and None are complex, for ranks to compare; "" for none."""
+    places = [i for i, value in enumerate(values) if value is not None and is_complex(value)]
+    return f"complex places {places}" if places else ""
+
+
+def as_parts(value: Any) -> Any:
     """carried() of a complex tensor or of tf.IndexedSlices; anything else as it is."""
     if value is None or not is_complex(value):
         return value
@@ -111,23 +117,11 @@ def _parts(value: Any) -> Any:
     return tf.IndexedSlices(carried(value.values), value.indices, shape)
 
 
-def _whole(value: Any, given: Any) -> Any:
-    """The reverse of _parts(given), for its reduction."""
+def as_whole(value: Any, given: Any) -> Any:
+    """The reverse of as_parts(given), for what it was reduced to."""
     if given is None or not is_complex(given):
         return value
     dtype = dtype_name(given)
     if isinstance(value, tf.IndexedSlices):
         return tf.IndexedSlices(received(value.values, dtype), value.indices, given.dense_shape)
     return received(value, dtype)
-
-
-def by_parts(reduce: Callable[[list[Any], str], list[Any]], values: Sequence[Any]) -> list[Any]:
-    """reduce(values, compared), where complex tensors and slices are reduced by their parts.
-
-    compared tells which they are: the engine does not know.
-    """
-    places = [i for i, value in enumerate(values) if value is not None and is_complex(value)]
-    if not places:
-        return reduce(list(values), "")
-    results = reduce([_parts(value) for value in values], f"complex places {places}")
-    return [_whole(result, given) for result, given in zip(results, values, strict=True)]

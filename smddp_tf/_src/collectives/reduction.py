@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from smddp_tf._src.collectives.carried import by_parts
+from smddp_tf._src.collectives.carried import (
+    as_parts,
+    as_whole,
+    parts_text,
+)
 from smddp_tf._src.collectives.checks import resolve_name
 from smddp_tf._src.collectives.scaling import (
     factor,
@@ -87,24 +91,11 @@ def reduce_tensors(
     Raises:
       What gather_and_combine() and allreduce_slices() raise.
     """
-
-    def reduce(tensors: list[Any], compared: str) -> list[Any]:
-        if not compared:
-            return _reduce(tensors, reduction, alone, keys, emit)
-        how = reduction.comparing(compared)
-        return _reduce(tensors, how, [one.comparing(compared) for one in alone], keys, emit)
-
-    return by_parts(reduce, tensors)
-
-
-def _reduce(
-    tensors: Sequence[Any],
-    reduction: Reduction,
-    alone: Sequence[Reduction],
-    keys: Sequence[Any],
-    emit: Callable[[list[Tensor], Reduction], list[Tensor]],
-) -> list[Any]:
-    """reduce_tensors(), of tensors that the engine has."""
+    compared = parts_text(tensors)
+    if compared:
+        parts, how = list(map(as_parts, tensors)), reduction.comparing(compared)
+        alone = [one.comparing(compared) for one in alone]
+        return list(map(as_whole, reduce_tensors(parts, how, alone, keys, emit), tensors))
     if needs_gather(reduction):
         return [
             gather_and_combine(tensor, own, key)
