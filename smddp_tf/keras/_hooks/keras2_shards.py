@@ -98,18 +98,19 @@ def _make_piece(variable: Any, shape: list[int]) -> Any:
 class _ApplyWeightDecay(ApplyWeightDecay):
     """Averages begin as copies of weights, here of those that the first step starts from.
 
-    Keras copies them when it builds the optimizer, which may be before weights are broadcast.
+    Keras copies them when it builds the optimizer, which may be before weights are broadcast. A
+    weight without a gradient has an average too, which replaces it at the end of fit().
     """
 
-    def begin(self, pieces) -> None:
-        optimizer = self.optimizer
+    def begin(self) -> None:
+        optimizer, shards = self.optimizer, self.distribution.shards
         if not optimizer.use_ema:
             return
-        every = optimizer._model_variables_moving_average
-        averages = [every[self.distribution.shards.place(piece)] for piece in pieces]
+        averages = optimizer._model_variables_moving_average
 
         def copy():
-            for average, piece in zip(averages, pieces, strict=True):
+            shards.refresh(shards.variables)
+            for average, piece in zip(averages, shards.pieces, strict=True):
                 average.assign(piece)
 
         tf.cond(optimizer.iterations < self.distribution.passes, copy, lambda: None)

@@ -54,12 +54,11 @@ class ApplyWeightDecay(Hook):
     def __call__(self, variables):
         shards = self.distribution.shards
         shards.refresh(variables)
-        own = shards.own_pieces(variables)
-        self.begin(own)
-        return self.original(own)
+        self.begin()
+        return self.original(shards.own_pieces(variables))
 
-    def begin(self, pieces) -> None:
-        """What else a step begins with; `pieces` have this rank's weights."""
+    def begin(self) -> None:
+        """What else a step begins with, when pieces have this rank's weights."""
 
 
 def hook_h5(module: Any) -> None:

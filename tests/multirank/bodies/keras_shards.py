@@ -36,14 +36,15 @@ PASSES = {"Adamax": 2}
 # Elementwise, and nothing looks at a whole gradient. Keras 2 accumulates in a way of its own.
 SCATTERED = {"SGD", "AdamW", "Ftrl", "Lion", "Adagrad", "Adadelta", *(["Adamax"] if KERAS3 else [])}
 SCATTERED |= {"Nadam"} if KERAS3 else set()
-# A matrix that is cut, one with sparse gradients, a convolution, vectors, a scalar, a frozen one.
+# A matrix that is cut, one with sparse gradients, a convolution, vectors, a scalar, and one that is
+# cut and has no gradient.
 SHAPES = {
     "kernel": (40, 64),
     "embedding": (96, 16),
     "convolution": (3, 3, 8, 16),
     "bias": (7,),
     "scalar": (),
-    "unused": (5, 3),
+    "unused": (90, 30),
     "head": (16, 33),
 }
 STEPS = 6
