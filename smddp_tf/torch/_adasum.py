@@ -84,30 +84,32 @@ def _products(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def combine_steps(
     optimizer: torch.optim.Optimizer,
-    buckets: list[list[torch.Tensor]],
+    buckets: Callable[[], list[list[torch.Tensor]]],
     begin: Callable[[list[torch.Tensor], str], Any],
 ) -> None:
     """Has step() combine how far each rank's own step has taken the parameters.
 
     Args:
       optimizer: makes its steps from the rank's own gradients.
-      buckets: its parameters.
+      buckets: returns its parameters, as they are now.
       begin: starts to combine the tensors of one bucket, in place; the text names them.
     """
+    now: list[list[torch.Tensor]] = []
     starts: list[list[torch.Tensor]] = []
 
     @torch.compiler.disable
     def before_step(*arguments: Any) -> None:
-        starts[:] = [[one.detach().clone() for one in bucket] for bucket in buckets]
+        now[:] = buckets()
+        starts[:] = [[one.detach().clone() for one in bucket] for bucket in now]
 
     @torch.compiler.disable
     def after_step(*arguments: Any) -> None:
-        for number, (bucket, old) in enumerate(zip(buckets, starts, strict=True)):
+        for number, (bucket, old) in enumerate(zip(now, starts, strict=True)):
             with torch.no_grad():
                 deltas = [
                     one.sub(start).contiguous() for one, start in zip(bucket, old, strict=True)
                 ]
-            begin(deltas, f"steps, bucket {number + 1} of {len(buckets)}").wait()
+            begin(deltas, f"steps, bucket {number + 1} of {len(now)}").wait()
             with torch.no_grad():
                 for one, start, delta in zip(bucket, old, deltas, strict=True):
                     one.copy_(start + delta)

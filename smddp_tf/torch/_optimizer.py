@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -65,48 +65,82 @@ _reducers: weakref.WeakSet[_Reducer] = weakref.WeakSet()  # those that live
 
 
 class _Reducer:
-    """Starts a bucket's reduction when all its gradients are there."""
+    """Starts a bucket's reduction when all its gradients are there.
 
-    def __init__(self, parameters: _Tensors, reduce: Any, passes: int, dense: bool, key: int):
-        self._reduce, self._passes, self._dense, self._key = reduce, passes, dense, key
+    Scripts freeze and unfreeze layers, and give optimizers more parameters. Each step reduces the
+    gradients of those that require one then; the next step has them in its buckets.
+
+    Args:
+      wanted: returns the parameters whose gradients are to be reduced, as they are now.
+      reduce: reduce(gradients, name) begins to, and returns a handle.
+      passes: backward passes a step.
+      dense: whether sparse gradients travel as dense ones.
+      key: the same number on all ranks, and another one for each optimizer.
+    """
+
+    def __init__(
+        self, wanted: Callable[[], _Tensors], reduce: Any, passes: int, dense: bool, key: int
+    ):
+        self._wanted, self._reduce = wanted, reduce
+        self._passes, self._dense, self._key = passes, dense, key
         self._sparse: dict[torch.Tensor, int] = {}  # dims that are sparse, where gradients were
-        self.buckets = _buckets(parameters, config.load().bucket_bytes)
-        self._bucket = {one: i for i, bucket in enumerate(self.buckets) for one in bucket}
-        self._parameters = parameters
+        self._hooks: dict[torch.Tensor, Any] = {}
         self._handles: dict[int, list[Any]] = {}
         self._waits = False  # for the handles of a step
         self._reduced = False  # the gradients, and there are no newer ones
-        self._begin_step()
+        self._make_buckets()
+
+    def _make_buckets(self) -> None:
+        self._parameters = self._wanted()
+        self._buckets: list[_Tensors] = []
+        self._names: list[str] = []
+        self._bucket: dict[torch.Tensor, int] = {}
+        self._add(self._parameters, "bucket")
         for other in list(_reducers):
-            if not other._bucket.keys().isdisjoint(self._bucket):
+            if other is not self and not other._bucket.keys().isdisjoint(self._bucket):
                 other._retire()
         _reducers.add(self)
+        self._begin_step()
         # A step may be compiled as a whole; what makes it run on ranks is not for the compiler.
         ready = torch.compiler.disable(self._ready)
-        self._hooks = [one.register_post_accumulate_grad_hook(ready) for one in parameters]
+        for one in self._parameters:
+            if one not in self._hooks:
+                self._hooks[one] = one.register_post_accumulate_grad_hook(ready)
+
+    def _add(self, parameters: _Tensors, kind: str) -> None:
+        """Makes buckets; names have no total that changes, as ranks start them at other times."""
+        buckets = _buckets(parameters, config.load().bucket_bytes)
+        of = f"of {len(buckets)}"
+        for number, bucket in enumerate(buckets, 1):
+            self._bucket |= dict.fromkeys(bucket, len(self._buckets))
+            self._buckets.append(bucket)
+            self._names.append(f"optimizer {self._key}, {kind} {number} {of}")
 
     def begin_again(self) -> None:
         """Drops the gradients of a step that is under way: its reductions have failed."""
         begun = any(left != self._passes for left in self._left.values())
         if begun or self._handles or self._waits:
-            for one in self._parameters:
+            for one in self._bucket:
                 one.grad = None
         self._handles, self._waits, self._reduced = {}, False, False
-        self._begin_step()
+        self._make_buckets()
 
     def _retire(self) -> None:
         """A newer optimizer has some of the parameters: gradients must not be reduced twice."""
         _reducers.discard(self)
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
 
     def _begin_step(self) -> None:
         self._left = dict.fromkeys(self._bucket, self._passes)  # passes, of each parameter
-        self._open = [len(bucket) for bucket in self.buckets]  # parameters, of each bucket
+        self._open = [len(bucket) for bucket in self._buckets]  # parameters, of each bucket
 
     def _ready(self, one: torch.Tensor) -> None:
         """The gradient of a parameter is there."""
-        number, self._reduced = self._bucket[one], False
+        self._reduced = False
+        number = self._bucket.get(one)
+        if number is None:
+            return  # it was frozen when the buckets were made: synchronize() finds it
         if number in self._handles:
             raise AssertionError(
                 "a gradient was computed again after its reduction began; call optimizer.step() "
@@ -119,9 +153,11 @@ class _Reducer:
 
     def _start(self, number: int) -> None:
         gradients: _Tensors = []
-        name = f"optimizer {self._key}, bucket {number + 1} of {len(self.buckets)}"
+        name = self._names[number]
         handles: list[Any] = []
-        for place, one in enumerate(self.buckets[number]):
+        for place, one in enumerate(self._buckets[number]):
+            if one.grad is None and not one.requires_grad:
+                continue  # it was frozen since
             if one.grad is None:  # not computed here, but perhaps on another rank
                 one.grad = self._nothing(one)
             if one.grad.is_sparse:
@@ -168,10 +204,16 @@ class _Reducer:
                 "a newer DistributedOptimizer has parameters of this one, and reduces their "
                 "gradients; call its step() instead, or give each its own parameters"
             )
-        for number in range(len(self.buckets)):
+        wanted = self._wanted()
+        changed = list(map(id, wanted)) != list(map(id, self._parameters))
+        if changed:
+            self._add([one for one in wanted if one not in self._bucket], "late bucket")
+        for number in range(len(self._buckets)):
             if number not in self._handles:
                 self._start(number)
         handles, self._handles = self._handles, {}
+        if changed:
+            self._make_buckets()
         self._begin_step()
         self._waits = True
         to_sparse = []
@@ -218,6 +260,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     optimizer also gets synchronize(), which waits for them, so that a script can clip gradients
     before step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
     step(closure) reduces what the closure has computed; for LBFGS also the loss that it returns.
+    Layers may be frozen and unfrozen, and parameters added, on all ranks alike.
 
     Args:
       optimizer: of parameters in the same order on all ranks.
@@ -267,6 +310,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check_names(list(named_parameters or ()), parameters)
     factor = gradient_predivide_factor
 
+    def wanted() -> _Tensors:
+        if outside:
+            return []
+        every = (one for part in optimizer.param_groups for one in part["params"])
+        return [one for one in every if one.requires_grad]
+
     def reduce(gradients: Any, name: str) -> Any:
         group = check_process_set(process_set)  # whose ranks may have changed
         before, after, kind = 1.0, 1.0, op
@@ -279,14 +328,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         return begin("gradients", name, group.id, steps, wait=False, tensors=gradients)
 
     _made += 1
-    needed = [one for one in parameters if one.requires_grad and not outside]
     if op is Adasum:
         name = f"optimizer {_made}"
-        buckets = _buckets(needed, config.load().bucket_bytes)
-        _adasum.combine_steps(optimizer, buckets, lambda steps, of: reduce(steps, f"{name}, {of}"))
+        _adasum.combine_steps(
+            optimizer,
+            lambda: _buckets(wanted(), config.load().bucket_bytes),
+            lambda steps, of: reduce(steps, f"{name}, {of}"),
+        )
         _give_adasum_methods(optimizer)
         return optimizer
-    reducer = _Reducer(needed, reduce, backward_passes_per_step, sparse_as_dense, _made)
+    reducer = _Reducer(wanted, reduce, backward_passes_per_step, sparse_as_dense, _made)
 
     def agree(loss: Any) -> Any:
         if outside or not isinstance(optimizer, torch.optim.LBFGS):

@@ -163,7 +163,7 @@ def training():
             optimizer.step()
             optimizer.zero_grad()
         for got, want in zip(model.parameters(), _alone(make, 5, passes), strict=True):
-            assert np.abs(got.detach().numpy() - want).max() < 1e-10
+            assert np.abs(got.detach().numpy() - want).max() < 1e-8  # Adam magnifies rounding
             assert _same_on_all(got.detach())
     frozen = _model()
     frozen[0].requires_grad_(False)

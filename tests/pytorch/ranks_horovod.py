@@ -160,6 +160,60 @@ def new_optimizer():
     report(done=True)
 
 
+def _in_phases(rows, op, passes=1):
+    """Weights after layers were frozen, unfrozen and added; `op` None: of one process."""
+    torch.manual_seed(1)
+    sizes = [(4, 6), (6, 5), (5, 2)]
+    layers = [torch.nn.Linear(*of, dtype=torch.float64) for of in sizes]
+    model = torch.nn.Sequential(layers[0], torch.nn.Tanh(), layers[1], torch.nn.Tanh(), layers[2])
+    layers[0].requires_grad_(False)
+    two = [*layers[0].parameters(), *layers[1].parameters()]
+    optimizer = torch.optim.SGD(two, 0.1, momentum=0.9, weight_decay=0.01)
+    if op is not None:
+        options = {"backward_passes_per_step": passes, "op": op}
+        optimizer = hvd.DistributedOptimizer(optimizer, **options)
+
+    def add_the_last():
+        optimizer.add_param_group({"params": list(layers[2].parameters())})
+
+    phases = [
+        lambda: None,
+        lambda: layers[0].requires_grad_(True),
+        lambda: layers[1].requires_grad_(False),
+        add_the_last,
+        lambda: (layers[1].requires_grad_(True), layers[0].requires_grad_(False)),
+    ]
+    batches = iter(rows)
+    for change in phases:
+        change()
+        for _ in range(2):
+            optimizer.zero_grad()
+            for _ in range(passes):
+                inputs = next(batches).flatten(0, -2)
+                (model(inputs).square().mean() / passes).backward()
+            optimizer.step()
+    return list(model.parameters())
+
+
+@without_init
+def other_parameters():
+    """Layers that are frozen, unfrozen or added between steps: as in one process."""
+    hvd.init()
+    torch.manual_seed(2)
+    rows = torch.randn(20, size, 3, 4, dtype=torch.float64)
+    for passes in (1, 2):
+        own = _in_phases(rows[:, rank], hvd.Average, passes)
+        for one, other in zip(own, _in_phases(rows, None, passes), strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-14), (passes, one - other)
+    alone = _in_phases(rows[:, 0], None)
+    same_rows = rows[:, :1].expand_as(rows)[:, rank]
+    for one, other in zip(_in_phases(same_rows, hvd.Adasum), alone, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-14), one - other
+    combined = _in_phases(rows[:, rank], hvd.Adasum)
+    assert len(set(hvd.allgather_object(repr([one.tolist() for one in combined])))) == 1
+    report(done=True)
+
+
 @without_init
 def one_sided():
     """A layer that one rank alone has used."""

@@ -67,6 +67,8 @@ def test_horovod(arguments):
         ("training", 2),
         ("training", 4),
         ("new_optimizer", 2),
+        ("other_parameters", 2),
+        ("other_parameters", 3),
         ("one_sided", 2),
         ("optimizer_state", 2),
         ("outside_of_a_set", 2),
