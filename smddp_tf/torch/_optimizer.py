@@ -70,6 +70,9 @@ class _Reducer:
     Scripts freeze and unfreeze layers, and give optimizers more parameters. Each step reduces the
     gradients of those that require one then; the next step has them in its buckets.
 
+    backward() ends when these reductions have ended: scripts clip gradients after it, or scale
+    them, and must not meet one that is being written.
+
     Args:
       wanted: returns the parameters whose gradients are to be reduced, as they are now.
       reduce: reduce(gradients, name) begins to, and returns a handle.
@@ -150,6 +153,7 @@ class _Reducer:
         self._open[number] -= self._left[one] == 0
         if self._open[number] == 0:
             self._start(number)
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def _start(self, number: int) -> None:
         gradients: _Tensors = []
@@ -175,6 +179,12 @@ class _Reducer:
         if gradients:
             handles.append((self._reduce(gradients, name), None))
         self._handles[number] = handles
+
+    def _end_of_backward(self) -> None:
+        """Waits; what has failed is raised by synchronize()."""
+        for handle, _ in itertools.chain.from_iterable(self._handles.values()):
+            if handle is not None:
+                handle.await_end()
 
     def _nothing(self, one: torch.Tensor) -> torch.Tensor:
         """A gradient of zeros."""
@@ -256,9 +266,10 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> torch.optim.Optimizer:
     """Makes an optimizer reduce gradients over the ranks before each step.
 
-    Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs. The
-    optimizer also gets synchronize(), which waits for them, so that a script can clip gradients
-    before step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
+    Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs, which
+    ends when they have arrived. The optimizer also gets synchronize(), which reduces those of
+    layers that were not used too, so that a script can clip gradients before step(). That does not
+    reduce them again, with Horovod's skip_synchronize() or without.
     step(closure) reduces what the closure has computed; for LBFGS also the loss that it returns.
     Layers may be frozen and unfrozen, and parameters added, on all ranks alike.
 

@@ -6,7 +6,6 @@ import math
 from typing import Any
 
 import torch
-from torch.distributed import Work
 
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.job.reduce_op import Average, ReduceOp, Sum
@@ -48,7 +47,7 @@ def summed(tensor: torch.Tensor, ranks: int, factor: float = 1.0) -> Steps:
 class SparseHandle:
     """A sparse sum that goes on. Calling it waits, as Horovod's handle does."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Any) -> None:
         self._work = work
 
     def __call__(self) -> torch.Tensor:
@@ -58,6 +57,10 @@ class SparseHandle:
     def wait(self) -> None:
         """Waits."""
         self._work.wait()
+
+    def await_end(self) -> None:
+        """Waits for the end, well or not."""
+        self._work.await_end()
 
     def is_completed(self) -> bool:
         """Whether it has ended."""

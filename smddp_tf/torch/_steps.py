@@ -273,6 +273,9 @@ class Ended(Work):
         """Returns at once."""
         return True
 
+    def await_end(self) -> None:
+        """Returns at once."""
+
     def is_completed(self) -> bool:
         """True."""
         return True

@@ -1,10 +1,12 @@
 """Horovod's functions for PyTorch, on every rank."""
 
 import contextlib
+import itertools
 import time
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from harness import rank, report, size, without_init
 from ranks_training import RATE, ROWS, Model, Whole, _assert_equal, _loss, _sgd, _train
 
@@ -211,6 +213,48 @@ def other_parameters():
         assert torch.allclose(one, other, rtol=0, atol=1e-14), one - other
     combined = _in_phases(rows[:, rank], hvd.Adasum)
     assert len(set(hvd.allgather_object(repr([one.tolist() for one in combined])))) == 1
+    report(done=True)
+
+
+def _changed_after_backward(rows, wrap, change):
+    """Weights of a model whose gradients are changed between backward() and step()."""
+    torch.manual_seed(3)
+    sizes = [3, *[700] * 4, 2]
+    layers = [torch.nn.Linear(*of, dtype=torch.float64) for of in itertools.pairwise(sizes)]
+    optimizer = wrap(torch.optim.SGD([one for each in layers for one in each.parameters()], 0.1))
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    for inputs in rows:
+        inputs = inputs.flatten(0, -2).detach().requires_grad_()  # as reentrant checkpoints need
+        for layer in layers:
+            inputs = torch.utils.checkpoint.checkpoint(layer, inputs, use_reentrant=change == "it")
+        optimizer.zero_grad()
+        loss = inputs.square().mean()
+        if change == "scaler":
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            continue
+        (100 * loss).backward()
+        norm = torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], 0.5)
+        assert norm > 0.5
+        optimizer.step()
+    return [one.detach() for one in optimizer.param_groups[0]["params"]]
+
+
+@without_init
+def changed_after_backward():
+    """Clipped or scaled without synchronize(), as scripts for one process do."""
+    hvd.init()
+    torch.manual_seed(2)
+    rows = torch.randn(4, size, 5, 3, dtype=torch.float64)
+    for change in ("clip", "it", "scaler"):
+        own = _changed_after_backward(rows[:, rank], hvd.DistributedOptimizer, change)
+        alone = _changed_after_backward(rows, lambda optimizer: optimizer, change)
+        for one, other in zip(own, alone, strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-13), (
+                change,
+                (one - other).abs().max(),
+            )
     report(done=True)
 
 

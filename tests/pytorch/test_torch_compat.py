@@ -69,6 +69,8 @@ def test_horovod(arguments):
         ("new_optimizer", 2),
         ("other_parameters", 2),
         ("other_parameters", 3),
+        ("changed_after_backward", 2),
+        ("changed_after_backward", 3),
         ("one_sided", 2),
         ("optimizer_state", 2),
         ("outside_of_a_set", 2),
