@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -58,6 +59,11 @@ def _check_names(named: list[tuple[str, torch.Tensor]], parameters: _Tensors) ->
             f"named_parameters lacks {len(missing)} of the optimizer's parameters; give those of "
             "the whole model"
         )
+
+
+def _in_compiled_autograd() -> bool:
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "in_compiled_autograd_region", False))
 
 
 _made = 0
@@ -153,7 +159,10 @@ class _Reducer:
         self._open[number] -= self._left[one] == 0
         if self._open[number] == 0:
             self._start(number)
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
+            if _in_compiled_autograd():
+                self._end_of_backward()  # it calls nobody back
+            else:
+                torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
 
     def _start(self, number: int) -> None:
         gradients: _Tensors = []

@@ -259,6 +259,37 @@ def changed_after_backward():
 
 
 @without_init
+def clipped_after_compiled_backward():
+    """torch.compile() of the backward pass too, which calls no callbacks of autograd."""
+    hvd.init()
+    torch.manual_seed(2)
+    rows = torch.randn(3, size, 5, 300, dtype=torch.float64)
+    torch._dynamo.config.compiled_autograd = True
+    ends = []
+    for distribute in (True, False):
+        torch.manual_seed(3)
+        layers = [torch.nn.Linear(300, 300, dtype=torch.float64) for _ in range(3)]
+        model = torch.nn.Sequential(*layers)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        if distribute:
+            optimizer = hvd.DistributedOptimizer(optimizer)
+
+        @torch.compile(backend="aot_eager")
+        def backward(inputs, model=model):
+            (1000 * model(inputs).square().mean()).backward()
+
+        for inputs in rows[:, rank] if distribute else rows.flatten(1, 2):
+            optimizer.zero_grad()
+            backward(inputs)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+        ends.append([one.detach() for one in model.parameters()])
+    for one, other in zip(*ends, strict=True):
+        assert torch.allclose(one, other, rtol=0, atol=1e-13), one - other
+    report(done=True)
+
+
+@without_init
 def one_sided():
     """A layer that one rank alone has used."""
     hvd.init()

@@ -71,6 +71,7 @@ def test_horovod(arguments):
         ("other_parameters", 3),
         ("changed_after_backward", 2),
         ("changed_after_backward", 3),
+        ("clipped_after_compiled_backward", 2),
         ("one_sided", 2),
         ("optimizer_state", 2),
         ("outside_of_a_set", 2),
