@@ -60,7 +60,7 @@ export PYTHONPATH := $(CURDIR)
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-torch-suite test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives faults elastic equality sanitize build build-tests lint format \
+.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-torch-suite test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives soak-trainings faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
@@ -110,7 +110,7 @@ test-elastic-hosts: build
 test-containers: $(VENV)/.ready
 	$(BIN)/python -m pytest tests/hosts/containers.py
 
-soak: soak-schedules soak-programs soak-derivatives
+soak: soak-schedules soak-programs soak-derivatives soak-trainings
 
 # A schedule that fails prints its seed: build/smddp_simulate --seed N --verbose runs it again.
 soak-schedules: build-tests
@@ -121,6 +121,9 @@ soak-programs: build
 
 soak-derivatives: build
 	$(BIN)/python tests/derivatives/soak.py --programs 300
+
+soak-trainings: build
+	SMDDP_TEST_ALL_KERASES=1 SMDDP_TEST_TRAININGS=100 $(BIN)/python -m pytest tests/multirank/test_random_trainings.py
 
 equality: build $(VENV15)/.ready
 	$(BIN)/python tests/multirank/equality.py --write docs/equality.md
