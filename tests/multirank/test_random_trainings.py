@@ -17,6 +17,15 @@ COUNT = int(os.environ.get("SMDDP_TEST_TRAININGS", "4"))
 )
 def test_random_trainings(keras_job, ranks, nodes, tmp_path):
     """Models, optimizers and their options, ways to train, and what DistributedOptimizer takes."""
-    body = random_trainings.trainings(first=1000 * ranks, count=COUNT, folder=str(tmp_path))
+    body = random_trainings.trainings(
+        first=1000 * ranks, count=COUNT, folder=str(tmp_path), fixed={}
+    )
     env = {"SMDDP_NODES": str(nodes)}
     keras_job(body, ranks, timeout=60 + 40 * COUNT, env=env).check(ranks)
+
+
+def test_sums_of_gradients_go_on(keras3_job, tmp_path):
+    """A second fit() with a new callback goes on from what each rank has summed."""
+    fixed = {"how": "fit", "passes": 2, "phase": None, "optimizer": "SGD", "model": "dense"}
+    body = random_trainings.trainings(first=0, count=1, folder=str(tmp_path), fixed=fixed)
+    keras3_job(body, 2, timeout=100).check(2)

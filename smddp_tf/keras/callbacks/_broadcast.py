@@ -186,6 +186,7 @@ class BroadcastGlobalVariablesCallback(Callback):
         own = set(self.local)
         for optimizer in optimizers_of(model):
             own |= set(map(identity, _state.slots_of(optimizer, local)))
+            own |= set(map(identity, _state.sums_of(optimizer)))
 
         def taken(variable: Variable) -> bool:
             return identity(variable) in own or self._was_broadcast(variable)

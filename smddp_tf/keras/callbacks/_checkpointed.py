@@ -16,6 +16,7 @@ from smddp_tf.keras import _distribution
 from smddp_tf.keras._distribution import raw
 from smddp_tf.keras._whole_state import divided_slots
 from smddp_tf.keras.callbacks._base import optimizers_of, training_state, variables_of
+from smddp_tf.keras.callbacks._state import sums_of
 
 tf = tensorflow()
 
@@ -81,11 +82,7 @@ def _name_of(variable: Variable) -> str:
 
 def _accumulators(model: Any) -> set[int]:
     """Sums of gradients since the last update, which each rank has of its own batches."""
-    found = [
-        getattr(_distribution.innermost(optimizer), "_accumulated_gradients", None) or ()
-        for optimizer in optimizers_of(model)
-    ]
-    return {id(raw(one)) for some in found for one in some}
+    return {id(raw(one)) for optimizer in optimizers_of(model) for one in sums_of(optimizer)}
 
 
 def _entries(model: Any) -> list[_Entry]:
@@ -191,7 +188,7 @@ def restore(model: Any, checkpoint: parts.Checkpoint, process_set: ProcessSet) -
             value = own_seed(one.variable, value, process_set.ranks[0])
         variable.assign(value)
     for optimizer in optimizers_of(model):
-        for one in getattr(_distribution.innermost(optimizer), "_accumulated_gradients", ()) or ():
+        for one in sums_of(optimizer):
             raw(one).assign(tf.zeros_like(raw(one)))
     changed = share.refresh(share.layers_of(model))
     traces.forget(changed, changed)

@@ -84,11 +84,14 @@ def _slots_of_one(optimizer: Any, weight: Variable) -> list[Variable]:
     return [slot for slot in slots if hasattr(type(slot), "assign")]
 
 
+def sums_of(optimizer: Any) -> list[Variable]:
+    """Keras 3's sums of gradients since the last update, which each rank has of its own batches."""
+    return list(getattr(_distribution.innermost(optimizer), "_accumulated_gradients", None) or ())
+
+
 def _optimizer_state(optimizer: Any, local: Iterable[Variable]) -> list[Variable]:
     """An optimizer's variables, except slots of local weights and accumulated gradients."""
-    inner = _distribution.innermost(optimizer)
-    left_out = slots_of(optimizer, local)
-    left_out += list(getattr(inner, "_accumulated_gradients", ()))
+    left_out = slots_of(optimizer, local) + sums_of(optimizer)
     skipped = {_identity(variable) for variable in left_out}
     return [v for v in variables_of(optimizer) if _identity(v) not in skipped]
 

@@ -22,7 +22,7 @@ KERAS3 = hasattr(keras, "Variable")
 OPTIMIZERS = ["SGD", "Adam", "AdamW", "Adamax", "RMSprop", "Adagrad", "Adadelta", "Ftrl"]
 OPTIMIZERS += ["Adafactor", "Nadam", "Lamb"] if KERAS3 else ["Adafactor"]
 HAVE_EPSILON = set(OPTIMIZERS) - {"SGD", "Ftrl", "Adafactor"}
-STEPS, ROWS = 6, 3  # whole accumulations: a file has those of one rank
+STEPS, ROWS = 5, 3
 
 
 class Scale(layers.Layer):
@@ -71,6 +71,8 @@ def drawn(seed: int) -> dict:
     dense = o["way"] == "jit" or o["hvd"].get("sparse_as_dense")
     if o["model"] == "table" and dense:
         o |= {"optimizer": "plain", "clip": None, "average": None, "passes": None}
+    if o["phase"] == "file":
+        o["passes"] = None  # a file has the sums of one rank
     if o["how"] != "fit" and o["phase"] == "file":
         o["phase"] = None
     return o
@@ -156,7 +158,7 @@ def _loop(o, model, optimizer, x, y):
         step(tf.constant(inputs), tf.constant(targets))
 
 
-def _train(o, model, distributed, phase, callbacks):
+def _train(o, model, distributed, phase):
     x, y, weights = _rows(o, model, distributed, phase)
     if o["how"] == "loop":
         return _loop(o, model, model.own_optimizer, x, y)
@@ -166,7 +168,9 @@ def _train(o, model, distributed, phase, callbacks):
             model.train_on_batch(inputs, targets, sample_weight=weight)
         return None
     more = {"sample_weight": np.concatenate(weights)} if o["weights"] else {}
-    more |= {"batch_size": x.shape[1], "shuffle": False, "verbose": 0, "callbacks": callbacks}
+    if distributed:
+        more["callbacks"] = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    more |= {"batch_size": x.shape[1], "shuffle": False, "verbose": 0}
     return model.fit(np.concatenate(x), np.concatenate(y), **more)
 
 
@@ -197,27 +201,25 @@ def _trained(o, distributed, folder):
     """The weights after two phases; before the first one ranks have weights of their own."""
     keras.backend.clear_session()
     model = _model(o)
-    callbacks = []
     if distributed and o["how"] == "fit":
         model.set_weights([one + rank for one in model.get_weights()])
-        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     _prepare(o, model, distributed)
-    _train(o, model, distributed, 0, callbacks)
+    _train(o, model, distributed, 0)
     if o["phase"] == "file" and o["hvd"].get("sync_every") is None:
         model = _from_file(o, model, distributed, folder)
     if o["phase"] == "freeze":
         model.layers[-1].trainable = False
         _prepare(o, model, distributed)
-    _train(o, model, distributed, 1, callbacks)
+    _train(o, model, distributed, 1)
     return [np.asarray(one) for one in model.get_weights()]
 
 
-def trainings(first: int, count: int, folder: str):
-    """Each has the weights of one process."""
+def trainings(first: int, count: int, folder: str, fixed: dict):
+    """Each has the weights of one process; `fixed` are options that are not drawn."""
     keras.backend.set_floatx("float64")
     wrong = []
     for seed in range(first, first + count):
-        o = drawn(seed)
+        o = drawn(seed) | fixed
         try:
             want, got = (_trained(o, distributed, folder) for distributed in (False, True))
         except Exception as error:
