@@ -330,10 +330,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     _check_names(list(named_parameters or ()), parameters)
     factor = gradient_predivide_factor
 
+    optimizer_or_none = weakref.ref(optimizer)  # hooks of parameters must not keep its state
+
     def wanted() -> _Tensors:
-        if outside:
+        alive = optimizer_or_none()
+        if outside or alive is None:
             return []
-        every = (one for part in optimizer.param_groups for one in part["params"])
+        every = (one for part in alive.param_groups for one in part["params"])
         return [one for one in every if one.requires_grad]
 
     def reduce(gradients: Any, name: str) -> Any:

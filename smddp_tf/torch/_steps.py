@@ -225,7 +225,7 @@ class Pending(Work):
     def await_end(self) -> None:
         """Waits for the end, well or not."""
         with self._ended:
-            pass
+            _streams.follow(self._stream)
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
