@@ -77,7 +77,8 @@ class _Reducer:
     gradients of those that require one then; the next step has them in its buckets.
 
     backward() ends when these reductions have ended: scripts clip gradients after it, or scale
-    them, and must not meet one that is being written.
+    them, and must not meet one that is being written. A rank that has not used all layers does not
+    wait, as the others may wait for what it reduces in step().
 
     Args:
       wanted: returns the parameters whose gradients are to be reduced, as they are now.
@@ -191,6 +192,8 @@ class _Reducer:
 
     def _end_of_backward(self) -> None:
         """Waits; what has failed is raised by synchronize()."""
+        if len(self._handles) < len(self._buckets):
+            return
         for handle, _ in itertools.chain.from_iterable(self._handles.values()):
             if handle is not None:
                 handle.await_end()
@@ -276,9 +279,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Makes an optimizer reduce gradients over the ranks before each step.
 
     Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs, which
-    ends when they have arrived. The optimizer also gets synchronize(), which reduces those of
-    layers that were not used too, so that a script can clip gradients before step(). That does not
-    reduce them again, with Horovod's skip_synchronize() or without.
+    ends when they have arrived, unless the rank has left out layers. The optimizer also gets
+    synchronize(), which reduces those of all layers, so that a script can clip gradients before
+    step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
     step(closure) reduces what the closure has computed; for LBFGS also the loss that it returns.
     Layers may be frozen and unfrozen, and parameters added, on all ranks alike.
 

@@ -226,7 +226,9 @@ def _changed_after_backward(rows, wrap, change):
     for inputs in rows:
         inputs = inputs.flatten(0, -2).detach().requires_grad_()  # as reentrant checkpoints need
         for layer in layers:
-            inputs = torch.utils.checkpoint.checkpoint(layer, inputs, use_reentrant=change == "it")
+            inputs = torch.utils.checkpoint.checkpoint(
+                layer, inputs, use_reentrant=change == "reentrant"
+            )
         optimizer.zero_grad()
         loss = inputs.square().mean()
         if change == "scaler":
@@ -247,7 +249,7 @@ def changed_after_backward():
     hvd.init()
     torch.manual_seed(2)
     rows = torch.randn(4, size, 5, 3, dtype=torch.float64)
-    for change in ("clip", "it", "scaler"):
+    for change in ("clip", "reentrant", "scaler"):
         own = _changed_after_backward(rows[:, rank], hvd.DistributedOptimizer, change)
         alone = _changed_after_backward(rows, lambda optimizer: optimizer, change)
         for one, other in zip(own, alone, strict=True):
@@ -286,6 +288,24 @@ def clipped_after_compiled_backward():
         ends.append([one.detach() for one in model.parameters()])
     for one, other in zip(*ends, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-13), one - other
+    report(done=True)
+
+
+@without_init
+def other_layers():
+    """No rank waits in backward() for what another one reduces after it."""
+    hvd.init()
+    torch.manual_seed(5)
+    layers = [torch.nn.Linear(2, 2) for _ in range(size)]  # each weight has a bucket of its own
+    start = [layer.bias.detach().clone() for layer in layers]
+    every = [one for layer in layers for one in layer.parameters()]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(every, 0.25))
+    for _ in range(3):
+        optimizer.zero_grad()
+        layers[rank](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    for before, layer in zip(start, layers, strict=True):
+        assert torch.allclose(layer.bias, before - 0.75 / size)
     report(done=True)
 
 

@@ -223,8 +223,7 @@ def trainings(first: int, count: int, folder: str, fixed: dict):
         try:
             want, got = (_trained(o, distributed, folder) for distributed in (False, True))
         except Exception as error:
-            error.add_note(f"training {o}")
-            raise
+            raise AssertionError(f"training {o}") from error
         differences = [np.abs(a - b).max(initial=0) for a, b in zip(want, got, strict=True)]
         if not max(differences) < 1e-7:
             wrong.append((o, differences))
