@@ -46,5 +46,5 @@ def test_one_variable(job, python):
 
 @on_ranks("python", PYTHONS, 2, 3)
 def test_conditions_of_loops(job, python, ranks):
-    """Calls in a condition keep their order, and that with the body's."""
+    """Calls in a condition keep their order, and that with the body's; branches on results."""
     job(jit.conditions_of_loops, ranks, python=python).check(ranks)

@@ -47,6 +47,8 @@ _ELEMENTS = {
 # Calling convention version of XlaCallModule; the one that JAX has emitted since 2023.
 _MODULE_VERSION = 9
 _TARGET = "smddp_collective"
+# See _alone().
+_CONFUSES_RESULTS = tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 23)
 _TOKENS = "_smddp_tf_tokens"
 
 
@@ -150,18 +152,46 @@ def _layouts(shapes) -> str:
     )
 
 
+def _type(dtype, shape) -> str:
+    return f"tensor<{''.join(f'{dim}x' for dim in shape)}{_ELEMENTS[dtype]}>"
+
+
+def _module(module: str, operands, dtypes, shapes) -> list:
+    """Emits a StableHLO module, which TensorFlow inlines into the program."""
+    return gen_xla_ops.xla_call_module(
+        operands,
+        version=_MODULE_VERSION,
+        module=module,
+        Sout=shapes,
+        Tout=dtypes,
+        # The call exists for CUDA too (ops/tf/xla/). A list of both would need another argument.
+        platforms=["CPU"],
+        disabled_checks=["platform"],
+    )
+
+
+def _alone(result):
+    """The result as that of a module which has no other.
+
+    Keras with a loss scale branches on whether gradients are finite. Where a branch depends on one
+    of several results, builds of TensorFlow 2.23 end the process while they compile: XLA asks
+    whether it knows the value, and takes one result for all of them.
+    """
+    type_ = _type(result.dtype, result.shape.as_list())
+    module = f"""module @smddp {{
+  func.func public @main(%a: {type_}) -> {type_} {{
+    %b = stablehlo.optimization_barrier %a : {type_}
+    return %b : {type_}
+  }}
+}}"""
+    return _module(module, [result], [result.dtype], [result.shape.as_list()])[0]
+
+
 def _typed_call(operands, fields, dtypes, shapes) -> list:
-    """Emits the call as a StableHLO module, which TensorFlow inlines into the program."""
-
-    def types(dtypes, shapes):
-        return [
-            f"tensor<{''.join(f'{dim}x' for dim in shape)}{_ELEMENTS[dtype]}>"
-            for dtype, shape in zip(dtypes, shapes, strict=True)
-        ]
-
+    """Emits the call as a StableHLO module."""
     given = [one.shape.as_list() for one in operands]
-    takes = types([one.dtype for one in operands], given)
-    gives = types(dtypes, shapes)
+    takes = [_type(one.dtype, shape) for one, shape in zip(operands, given, strict=True)]
+    gives = [_type(dtype, shape) for dtype, shape in zip(dtypes, shapes, strict=True)]
     names = [f"%a{i}" for i in range(len(operands))]
     results = [f"%r#{i}" for i in range(len(gives))]
 
@@ -175,16 +205,8 @@ def _typed_call(operands, fields, dtypes, shapes) -> list:
     return {", ".join(results)} : {", ".join(gives)}
   }}
 }}"""
-    return gen_xla_ops.xla_call_module(
-        operands,
-        version=_MODULE_VERSION,
-        module=module,
-        Sout=shapes,
-        Tout=dtypes,
-        # The call exists for CUDA too (ops/tf/xla/). A list of both would need another argument.
-        platforms=["CPU"],
-        disabled_checks=["platform"],
-    )
+    results = _module(module, operands, dtypes, shapes)
+    return [*map(_alone, results[:-1]), results[-1]] if _CONFUSES_RESULTS else results
 
 
 def _legacy_call(operands, fields, dtypes, shapes) -> list:

@@ -202,4 +202,14 @@ def conditions_of_loops():
 
     with raises(tf.errors.UnimplementedError, "in the loop's body", "loop variable"):
         nested(1.0)
+
+    @tf.function(jit_compile=True)
+    def scaled(x, limit):
+        sums = hvd.grouped_allreduce([x, 2 * x[:2]], op=hvd.Sum)
+        fits = tf.reduce_all([tf.reduce_max(one) < limit for one in sums])
+        return tf.cond(fits, lambda: sums[0], lambda: sums[0] / 4)
+
+    x = tf.constant([1.0, 2.0, 3.0]) * (rank + 1.0)
+    for limit, factor in ((1e6, 1), (1.0, 0.25)):
+        equal(scaled(x, limit), np.array([1, 2, 3]) * total * factor)
     report(checks=checked())
