@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed import ProcessGroup, ReduceOp, Work, distributed_c10d
 from torch.distributed.constants import default_pg_timeout
 
 from smddp_tf._src.job import adding_sets
@@ -127,7 +127,13 @@ class SmddpProcessGroup(ProcessGroup):
 
     @property
     def _device_types(self) -> list[torch.device]:
-        """Where tensors may be: asynchronous checkpoints and loaders of whole states ask."""
+        """Where tensors may be: asynchronous checkpoints and loaders of whole states ask.
+
+        None until torch knows the group: PyTorch 2.15 attaches its flight recorder to a new group
+        that has devices, which only groups in C++ can bear.
+        """
+        if self not in distributed_c10d._world.pg_map:
+            return []
         names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
         return [torch.device(name) for name in names]
 

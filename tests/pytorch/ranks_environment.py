@@ -41,9 +41,10 @@ def beside_gloo():
     dist.init_process_group("gloo")
     begun = smddp_tf.torch.is_initialized()
     refused = ""
-    if not begun and dist.get_rank() == 0:
+    if not begun:
         try:
-            dist.new_group([0], backend="smddp", use_local_synchronization=True)
+            own = [dist.get_rank()]
+            dist.new_group(own, backend="smddp", use_local_synchronization=True)
         except dist.DistBackendError as error:
             refused = str(error)
     group = dist.new_group(backend="smddp")
