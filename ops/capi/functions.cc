@@ -480,6 +480,12 @@ void smddp_waits_for(int process_set, const char* name, char* buffer, size_t n) 
   buffer[n - 1] = '\0';
 }
 
+int smddp_is_awaited(int process_set, const char* name) {
+  Use comm;
+  return Guarded([&] { return comm && comm->IsAwaited(process_set, name); },
+                 [](const Status&) { return false; });
+}
+
 int smddp_check_place(int process_set, int rank, int size) {
   return ReturnOf([&] {
     Use comm;

@@ -269,6 +269,10 @@ SMDDP_EXPORT int smddp_check_place(int process_set, int rank, int size);
 // terminating zero.
 SMDDP_EXPORT void smddp_waits_for(int process_set, const char* name, char* buffer, size_t n);
 
+// Whether ranks match explicit collectives by name, one waits here, and it is the turn of another
+// that this rank has not requested: of the one of this name, or of any if `name` is null.
+SMDDP_EXPORT int smddp_is_awaited(int process_set, const char* name);
+
 // Takes part in the other ranks' collectives, contributing zeros, until all ranks of the job have
 // called it. *last: the last rank to do so.
 SMDDP_EXPORT int smddp_join(int* last);

@@ -75,10 +75,14 @@ SpanList Request::Spans() const {
 uint64_t Request::Key() const {
   if (has_joined()) return joined.key;
   if (subject != nullptr) return subject->Key();
+  // The sizes gathered before an allgather are sent under the same name.
+  return KeyOf(name, kind == Kind::kPartSizes);
+}
+
+uint64_t Request::KeyOf(const std::string& name, bool gathers_sizes) {
   Hash hash;
   hash.Bytes(name.data(), name.size());
-  // The sizes gathered before an allgather are sent under the same name.
-  hash.Add(kind == Kind::kPartSizes);
+  hash.Add(gathers_sizes);
   return hash.value();
 }
 

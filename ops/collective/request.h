@@ -109,6 +109,7 @@ struct Request {
 
   // Distinguishes operations of one rank: a hash of the name, and of whether it gathers sizes.
   uint64_t Key() const;
+  static uint64_t KeyOf(const std::string& name, bool gathers_sizes = false);
   // Equal on two ranks exactly if they request the same operation.
   uint64_t Signature() const;
   // For error messages: one line for the operation, then one line per tensor.

@@ -220,6 +220,7 @@ void Channel::FailPending(Finished* finished) {
 }
 
 bool Channel::FindTurn(Status* failure) {
+  absent_key_.store(0, std::memory_order_relaxed);
   if (Leads()) return true;
   // The first rank of a node, if it has joined, has copied what it had from who leads.
   bool copied = resources_.threads && queue_.front()->request.has_joined();
@@ -228,6 +229,7 @@ bool Channel::FindTurn(Status* failure) {
   if (!NextKey(&key, failure)) return WaitedForTurn();
   auto next = std::find_if(queue_.begin(), queue_.end(),
                            [&](const auto& operation) { return operation->request.Key() == key; });
+  if (next == queue_.end()) absent_key_.store(key, std::memory_order_relaxed);
   if (next == queue_.end() && resources_.shm->rank() != 0 && queue_.front()->request.has_joined()) {
     // This joined rank enqueued its part in another rank's operation; drop it and serve the first
     // rank's instead.

@@ -25,6 +25,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,12 @@ class Channel {
     bool seen = false, idle = false, by_name = false;
   };
   Glance Look() const;
+  // Whether operations are matched by name and it is the turn of one that is not enqueued here: of
+  // the one with this key, or of any if there is no key. As of the last Pump().
+  bool Awaits(std::optional<uint64_t> key) const {
+    uint64_t absent = absent_key_.load(std::memory_order_relaxed);
+    return absent != 0 && (!key || absent == *key);
+  }
   // Whether Pump() completes every operation with Failure(). Does not wait for a thread that pumps.
   bool IsBroken() const { return broken_now_.load(std::memory_order_acquire); }
   Status Failure() const;
@@ -175,7 +182,8 @@ class Channel {
   double turn_awaited_ = 0;  // since when, in seconds; 0: not waiting for a turn
   bool key_known_ = false;   // whether the leading node has sent known_key_
   uint64_t known_key_ = 0;
-  size_t leading_node_ = 0;  // in the last exchange in which this node asked
+  std::atomic<uint64_t> absent_key_{0};  // of the operation whose turn it is, if it has not arrived
+  size_t leading_node_ = 0;              // in the last exchange in which this node asked
   const Broken broken_;
   uint64_t sequence_ = 0;
   double turn_ended_ = 0;   // that of the last operation, in seconds

@@ -490,6 +490,13 @@ std::string Communicator::WaitsFor(int process_set, const std::string& name) con
   return text;
 }
 
+bool Communicator::IsAwaited(int process_set, const char* name) const {
+  Status none;
+  std::shared_ptr<RankSet> set = Find(process_set, &none);
+  if (set == nullptr) return false;
+  return set->Awaits(name ? std::optional(Request::KeyOf(name)) : std::nullopt);
+}
+
 std::string Communicator::StatsJson() const {
   ChannelStats direct, gradients;
   size_t staging = 0;

@@ -82,6 +82,9 @@ class Communicator : public Watched {
   void Abort(const std::string& why);
   // Whom a set's explicit collective of this name waits for, in words; "" if it does not wait.
   std::string WaitsFor(int process_set, const std::string& name) const;
+  // Whether ranks match by name, and it is the turn of an explicit collective that is not requested
+  // here: the one of this name, or any if it is null.
+  bool IsAwaited(int process_set, const char* name) const;
 
   Timeline* timeline() override { return &timeline_; }
   std::string FlightRecord() const override { return recorder_.Dump(); }

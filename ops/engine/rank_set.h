@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -80,6 +81,11 @@ class RankSet {
                const std::function<void(Operation*, const std::vector<int>&)>& look);
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
   Status InspectCycles(double seconds) { return cycles_.Look(seconds, &direct_, &gradients_); }
+  // Of explicit collectives; see Channel. The progress thread may be asleep, so this looks itself.
+  bool Awaits(std::optional<uint64_t> key) {
+    direct_.Pump();
+    return direct_.Awaits(key);
+  }
   ChannelStats DirectStats() const { return direct_.Stats(); }
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 

@@ -23,7 +23,7 @@ from smddp_tf._src.job.process_sets import (
     global_process_set,
 )
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
-from smddp_tf.torch import _adasum, _checks, _dtypes, _names, _requests
+from smddp_tf.torch import _adasum, _checks, _dtypes, _names, _requests, _steps
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._compression import Compression, NoneCompressor
 from smddp_tf.torch._steps import Collective, Steps, start
@@ -34,7 +34,13 @@ def begin(
 ) -> Work:
     """Starts a collective on the process set with this number; by default named by its count."""
     name = f"{what}.{name or _names.next_name(what, number)}"
-    return start(Collective(what, name, number, Matching.BY_NAME), steps, not wait, tensors)
+    _steps.note_caller()
+    # A wait in the core could not help the others.
+    asynchronous = not wait or bool(_steps.helpers)
+    work = start(Collective(what, name, number, Matching.BY_NAME), steps, asynchronous, tensors)
+    if wait:
+        work.wait()
+    return work
 
 
 def resolve_op(average: bool | None, op: ReduceOp | None) -> ReduceOp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +21,7 @@ from smddp_tf._src.job.process_sets import (
     is_outside,
 )
 from smddp_tf._src.job.reduce_op import Adasum, Average, ReduceOp, Sum
-from smddp_tf.torch import _adasum, _collectives
+from smddp_tf.torch import _adasum, _collectives, _steps
 from smddp_tf.torch._compression import Compression
 from smddp_tf.torch._sparse import reduced_gradient
 
@@ -78,25 +79,35 @@ class _Reducer:
 
     backward() ends when these reductions have ended: scripts clip gradients after it, or scale
     them, and must not meet one that is being written. A rank that has not used all layers does not
-    wait, as the others may wait for what it reduces in step().
+    wait, as the others may wait for what it reduces in step(). Nor do the others, if it calls
+    another collective before step() that comes first; if theirs come first, it reduces then.
 
     Args:
       wanted: returns the parameters whose gradients are to be reduced, as they are now.
       reduce: reduce(gradients, name) begins to, and returns a handle.
+      awaited: awaited(process set, name) tells whether the other ranks wait for that.
       passes: backward passes a step.
       dense: whether sparse gradients travel as dense ones.
       key: the same number on all ranks, and another one for each optimizer.
     """
 
     def __init__(
-        self, wanted: Callable[[], _Tensors], reduce: Any, passes: int, dense: bool, key: int
+        self,
+        wanted: Callable[[], _Tensors],
+        reduce: Any,
+        awaited: Callable[[int, str], bool],
+        passes: int,
+        dense: bool,
+        key: int,
     ):
-        self._wanted, self._reduce = wanted, reduce
+        self._wanted, self._reduce, self._awaited = wanted, reduce, awaited
         self._passes, self._dense, self._key = passes, dense, key
         self._sparse: dict[torch.Tensor, int] = {}  # dims that are sparse, where gradients were
         self._hooks: dict[torch.Tensor, Any] = {}
         self._handles: dict[int, list[Any]] = {}
         self._waits = False  # for the handles of a step
+        self._patience = 1.0  # at the end of backward(), until it was in vain
+        self._thread = threading.get_ident()  # which runs the steps
         self._reduced = False  # the gradients, and there are no newer ones
         self._make_buckets()
 
@@ -110,6 +121,8 @@ class _Reducer:
             if other is not self and not other._bucket.keys().isdisjoint(self._bucket):
                 other._retire()
         _reducers.add(self)
+        if _send_awaited not in _steps.helpers:
+            _steps.helpers.append(_send_awaited)
         self._begin_step()
         # A step may be compiled as a whole; what makes it run on ranks is not for the compiler.
         ready = torch.compiler.disable(self._ready)
@@ -142,6 +155,7 @@ class _Reducer:
             hook.remove()
 
     def _begin_step(self) -> None:
+        self._in_vain = False  # waiting at the end of backward()
         self._left = dict.fromkeys(self._bucket, self._passes)  # passes, of each parameter
         self._open = [len(bucket) for bucket in self._buckets]  # parameters, of each bucket
 
@@ -154,7 +168,8 @@ class _Reducer:
         if number in self._handles:
             raise AssertionError(
                 "a gradient was computed again after its reduction began; call optimizer.step() "
-                "after each backward pass, or give backward_passes_per_step"
+                "after each backward pass, or give backward_passes_per_step. If the ranks use "
+                "different layers, call other collectives after the step's last backward pass"
             )
         self._left[one] -= 1
         self._open[number] -= self._left[one] == 0
@@ -192,11 +207,32 @@ class _Reducer:
 
     def _end_of_backward(self) -> None:
         """Waits; what has failed is raised by synchronize()."""
-        if len(self._handles) < len(self._buckets):
+        if self._in_vain or len(self._handles) < len(self._buckets):
             return
         for handle, _ in itertools.chain.from_iterable(self._handles.values()):
-            if handle is not None:
-                handle.await_end()
+            if handle is not None and not handle.await_end_or_others(self._patience):
+                self._in_vain, self._patience = True, 0  # it is called for each bucket
+                return
+
+    def send_awaited(self, process_set: int) -> bool:
+        """Begins the reduction that the other ranks wait for, if this rank has left out its layers.
+
+        The thread that runs the steps has, if it waits for something else.
+
+        Returns:
+          Whether this did.
+        """
+        if self._thread != threading.get_ident():
+            return False
+        for number, name in enumerate(self._names):
+            places = range(len(self._buckets[number]))
+            names = [name, *(f"{name}, sparse {place}" for place in places)]
+            if number in self._handles:
+                continue
+            if any(self._awaited(process_set, one) for one in names):
+                self._start(number)
+                return True
+        return False
 
     def _nothing(self, one: torch.Tensor) -> torch.Tensor:
         """A gradient of zeros."""
@@ -226,6 +262,8 @@ class _Reducer:
                 "a newer DistributedOptimizer has parameters of this one, and reduces their "
                 "gradients; call its step() instead, or give each its own parameters"
             )
+        _steps.note_caller()
+        self._thread = threading.get_ident()
         wanted = self._wanted()
         changed = list(map(id, wanted)) != list(map(id, self._parameters))
         if changed:
@@ -249,6 +287,12 @@ class _Reducer:
         for one in to_sparse:  # as its optimizer expects
             one.grad = one.grad.to_sparse(self._sparse[one])
         self._waits, self._reduced = False, True
+
+
+def _send_awaited(process_set: int) -> bool:
+    if torch._C._current_graph_task_id() != -1 or _in_compiled_autograd():
+        return False  # in a backward pass, from which the gradients may yet come
+    return any(one.send_awaited(process_set) for one in list(_reducers))
 
 
 def count() -> int:
@@ -363,7 +407,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         )
         _give_adasum_methods(optimizer)
         return optimizer
-    reducer = _Reducer(wanted, reduce, backward_passes_per_step, sparse_as_dense, _made)
+
+    def awaited(number: int, name: str) -> bool:
+        ours = process_set.process_set_id == number
+        return ours and _steps.is_awaited(number, f"gradients.{name}")
+
+    reducer = _Reducer(wanted, reduce, awaited, backward_passes_per_step, sparse_as_dense, _made)
 
     def agree(loss: Any) -> Any:
         if outside or not isinstance(optimizer, torch.optim.LBFGS):

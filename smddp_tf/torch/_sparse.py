@@ -58,9 +58,9 @@ class SparseHandle:
         """Waits."""
         self._work.wait()
 
-    def await_end(self) -> None:
-        """Waits for the end, well or not."""
-        self._work.await_end()
+    def await_end_or_others(self, patience: float) -> bool:
+        """Waits for the end, or until the others wait for what no thread of this rank brings."""
+        return bool(self._work.await_end_or_others(patience))
 
     def is_completed(self) -> bool:
         """Whether it has ended."""

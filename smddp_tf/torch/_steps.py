@@ -14,6 +14,7 @@ import ctypes
 import functools
 import itertools
 import threading
+import time
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any
@@ -34,6 +35,31 @@ _pending: dict[int, Pending] = {}  # requests of which the core has not told yet
 _under_way: set[Pending] = set()  # until their last request is done
 _taken: set[tuple[int, bytes]] = set()  # process sets and names of what is matched by name
 _taking = threading.Lock()
+
+# What ranks match by name runs in the first rank's order. So one rank can wait for a collective
+# that comes after another which this rank begins later, if at all. A wait asks that often whether
+# it is so.
+_LOOKS_AGAIN = 0.02  # seconds
+# Called then with the process set; returns whether it has begun what the others wait for.
+helpers: list[Callable[[int], bool]] = []
+_callers: set[int] = set()  # threads that have called what ranks match by name
+
+
+def note_caller() -> None:
+    """Notes that this thread calls collectives; those of backward passes do not count."""
+    if torch._C._current_graph_task_id() == -1:
+        _callers.add(threading.get_ident())
+
+
+def has_threads() -> bool:
+    """Whether several threads are known to call collectives."""
+    return len(_callers) > 1
+
+
+def is_awaited(process_set: int, name: str | None = None) -> bool:
+    """Whether the other ranks wait for what this one has not begun: of this name, or any."""
+    given = None if name is None else name.encode()
+    return bool(native.core().smddp_is_awaited(process_set, given))
 
 
 def _order_of_calls() -> Matching:
@@ -61,10 +87,10 @@ class Collective:
         matching: Matching | None = None,
         limit: float = 0,
     ) -> None:
-        self.what, self._set, self._limit = what, process_set, limit
+        self.what, self.process_set, self._limit = what, process_set, limit
         self._matching = _order_of_calls() if matching is None else matching
         self._name = name.encode()
-        self._by_name, self._key = matching is Matching.BY_NAME, (process_set, self._name)
+        self.by_name, self._key = matching is Matching.BY_NAME, (process_set, self._name)
 
     def take_name(self) -> None:
         """Keeps others from its name until give_name_back(), if ranks match it by that.
@@ -72,7 +98,7 @@ class Collective:
         Raises:
           ValueError: another one of that name is under way, and ranks would take them for this one.
         """
-        if not self._by_name:
+        if not self.by_name:
             return
         with _taking:
             if self._key in _taken:
@@ -84,12 +110,13 @@ class Collective:
 
     def give_name_back(self) -> None:
         """Others may have its name now."""
-        if self._by_name:
+        if self.by_name:
             _taken.discard(self._key)
 
     def named(self, request: native.Request) -> Any:
         """The request with its name, for the C API."""
-        request.name, request.process_set, request.matching = self._name, self._set, self._matching
+        request.name, request.process_set = self._name, self.process_set
+        request.matching = self._matching
         request.timeout_seconds = self._limit
         return ctypes.byref(request)
 
@@ -107,7 +134,7 @@ class Collective:
         """The exception for a wait that has ended before the collective has."""
         whom = ctypes.create_string_buffer(512)
         size = ctypes.c_size_t(len(whom))
-        native.core().smddp_waits_for(self._set, self._name, whom, size)
+        native.core().smddp_waits_for(self.process_set, self._name, whom, size)
         awaited = whom.value.decode(errors="replace")
         text = f"not complete after {seconds:g} s, and goes on"
         return self.error(f"{text}; it waits for {awaited}" if awaited else text)
@@ -214,7 +241,7 @@ class Pending(Work):
             ranks that are awaited.
         """
         seconds = timeout.total_seconds() if timeout else 0
-        if not self._ended.acquire(timeout=seconds if seconds > 0 else -1):
+        if not self._acquire(seconds if seconds > 0 else threading.TIMEOUT_MAX):
             raise self._collective.late(seconds)
         self._ended.release()
         if self._error is not None:
@@ -222,10 +249,42 @@ class Pending(Work):
         _streams.follow(self._stream)
         return True
 
+    def _acquire(self, seconds: float) -> bool:
+        """Waits for the end, and helps the others to come to it; whether it has come."""
+        if not (self._collective.by_name and helpers):
+            return self._ended.acquire(timeout=seconds)
+        process_set = self._collective.process_set
+        until, again = time.monotonic() + seconds, _LOOKS_AGAIN
+        while not self._ended.acquire(timeout=max(0, min(again, until - time.monotonic()))):
+            if time.monotonic() >= until:
+                return False
+            helps = is_awaited(process_set) and any([one(process_set) for one in helpers])
+            again = 0.001 if helps else _LOOKS_AGAIN  # what comes next may lack here too
+        return True
+
     def await_end(self) -> None:
         """Waits for the end, well or not."""
         with self._ended:
             _streams.follow(self._stream)
+
+    def await_end_or_others(self, patience: float) -> bool:
+        """Waits for the end, or until the others wait for what no thread of this rank brings.
+
+        Args:
+          patience: seconds for which a thread that is not known yet may bring it.
+
+        Returns:
+          Whether it has ended, well or not.
+        """
+        waited = 0.0
+        while not self._ended.acquire(timeout=_LOOKS_AGAIN):
+            lacks = not has_threads() and is_awaited(self._collective.process_set)
+            waited = waited + _LOOKS_AGAIN if lacks else 0
+            if lacks and waited >= patience:
+                return False
+        self._ended.release()
+        _streams.follow(self._stream)
+        return True
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
@@ -273,8 +332,9 @@ class Ended(Work):
         """Returns at once."""
         return True
 
-    def await_end(self) -> None:
-        """Returns at once."""
+    def await_end_or_others(self, patience: float) -> bool:
+        """True."""
+        return True
 
     def is_completed(self) -> bool:
         """True."""

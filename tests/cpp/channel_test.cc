@@ -218,3 +218,40 @@ TEST(OperationsInProgramOrderThatDifferAreAMismatchOnAllRanks) {
     communicator->Leave(false);
   });
 }
+
+TEST(ARankIsToldForWhichNameTheOthersWait) {
+  for (int nodes : {1, 2}) {
+    Wires wires(4, nodes);
+    RunRanks(4, [&](int rank) {
+      auto communicator = Connect(&wires, rank);
+      auto everybody = Everybody(*communicator);
+      std::vector<float> values{1, 1};
+      std::atomic<int> ended{0};
+      auto post = [&](int i) {
+        auto operation = std::make_unique<Operation>();
+        operation->request = ByName(&values[i], i == 0 ? "first" : "second");
+        operation->done = [&ended](const Status& status) {
+          EXPECT(status.ok(), status.message());
+          ++ended;
+        };
+        everybody->Post(std::move(operation));
+      };
+      bool late = rank == 2;
+      if (!late) post(0);
+      post(1);
+      if (late) {
+        auto awaited = [&] { return communicator->IsAwaited(0, "first"); };
+        for (Deadline limit(30); !awaited() && !limit.Passed();) ::usleep(1000);
+        EXPECT(awaited());
+        EXPECT(communicator->IsAwaited(0, nullptr));
+        EXPECT(!communicator->IsAwaited(0, "second"));
+        post(0);
+      }
+      for (Deadline limit(30); ended < 2 && !limit.Passed();) ::usleep(1000);
+      ASSERT(ended == 2, std::to_string(ended.load()));
+      EXPECT(!communicator->IsAwaited(0, nullptr));
+      for (float value : values) EXPECT_EQ(value, 4.0f);
+      communicator->Leave(false);
+    });
+  }
+}
