@@ -222,14 +222,17 @@ class _Reducer:
         Returns:
           Whether this did.
         """
-        if self._thread != threading.get_ident():
-            return False
+        if self._waits or self._thread != threading.get_ident():
+            return False  # all of this step's have begun; or another thread may bring it
         for number, name in enumerate(self._names):
-            places = range(len(self._buckets[number]))
-            names = [name, *(f"{name}, sparse {place}" for place in places)]
             if number in self._handles:
                 continue
-            if any(self._awaited(process_set, one) for one in names):
+            bucket = self._buckets[number]
+            sparse = (self._awaited(process_set, f"{name}, sparse {i}") for i in range(len(bucket)))
+            place = next((i for i, is_awaited in enumerate(sparse) if is_awaited), None)
+            if place is not None:  # on the others; perhaps this rank has never used it
+                self._sparse.setdefault(bucket[place], 1)  # as all of PyTorch's layers have it
+            if place is not None or self._awaited(process_set, name):
                 self._start(number)
                 return True
         return False

@@ -57,6 +57,24 @@ def other_layers():
 
 
 @without_init
+def a_table_of_others():
+    """A rank that has never used a table learns that its gradient is sparse."""
+    hvd.init()
+    table = torch.nn.Embedding(3, 2, sparse=True)
+    start = table.weight.detach().clone()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), RATE))
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        if rank == 0:
+            table(torch.tensor([1])).sum().backward()
+        hvd.barrier()
+        optimizer.step()
+    assert torch.allclose(table.weight[1], start[1] - STEPS * RATE / size)
+    assert torch.equal(table.weight[::2], start[::2])
+    report(done=True)
+
+
+@without_init
 def two_optimizers():
     """Backward passes of two optimizers, on each rank in another order."""
     hvd.init()

@@ -18,6 +18,12 @@ def test_other_layers(tmp_path, ranks, nodes):
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
+def test_a_table_of_others(tmp_path, ranks):
+    """Others wait for what this rank did not know to be sparse."""
+    torch_job.run(tmp_path, MODULE, "a_table_of_others", ranks, env=ENVIRONMENT).check(ranks)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
 def test_two_optimizers(tmp_path, ranks):
     """Orders that differ by rank."""
     torch_job.run(tmp_path, MODULE, "two_optimizers", ranks, env=ENVIRONMENT).check(ranks)
