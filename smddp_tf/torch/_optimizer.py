@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import sys
 import threading
 import types
 import weakref
@@ -60,11 +59,6 @@ def _check_names(named: list[tuple[str, torch.Tensor]], parameters: _Tensors) ->
             f"named_parameters lacks {len(missing)} of the optimizer's parameters; give those of "
             "the whole model"
         )
-
-
-def _in_compiled_autograd() -> bool:
-    module = sys.modules.get("torch._dynamo.compiled_autograd")
-    return bool(getattr(module, "in_compiled_autograd_region", False))
 
 
 _made = 0
@@ -175,7 +169,7 @@ class _Reducer:
         self._open[number] -= self._left[one] == 0
         if self._open[number] == 0:
             self._start(number)
-            if _in_compiled_autograd():
+            if _steps.in_compiled_backward():
                 self._end_of_backward()  # it calls nobody back
             else:
                 torch.autograd.Variable._execution_engine.queue_callback(self._end_of_backward)
@@ -217,13 +211,14 @@ class _Reducer:
     def send_awaited(self, process_set: int) -> bool:
         """Begins the reduction that the other ranks wait for, if this rank has left out its layers.
 
-        The thread that runs the steps has, if it waits for something else.
+        Only the thread that runs the steps does so. It waits for something else when it calls this,
+        so it computes no gradients meanwhile.
 
         Returns:
-          Whether this did.
+          Whether there was one.
         """
         if self._waits or self._thread != threading.get_ident():
-            return False  # all of this step's have begun; or another thread may bring it
+            return False  # in step() all of them have begun
         for number, name in enumerate(self._names):
             if number in self._handles:
                 continue
@@ -293,8 +288,8 @@ class _Reducer:
 
 
 def _send_awaited(process_set: int) -> bool:
-    if torch._C._current_graph_task_id() != -1 or _in_compiled_autograd():
-        return False  # in a backward pass, from which the gradients may yet come
+    if _steps.in_backward():
+        return False  # from which the gradients may yet come
     return any(one.send_awaited(process_set) for one in list(_reducers))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -45,9 +46,20 @@ helpers: list[Callable[[int], bool]] = []
 _callers: set[int] = set()  # threads that have called what ranks match by name
 
 
+def in_compiled_backward() -> bool:
+    """Whether a compiled backward pass runs."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "in_compiled_autograd_region", False))
+
+
+def in_backward() -> bool:
+    """Whether this thread is in a backward pass."""
+    return torch._C._current_graph_task_id() != -1 or in_compiled_backward()
+
+
 def note_caller() -> None:
     """Notes that this thread calls collectives; those of backward passes do not count."""
-    if torch._C._current_graph_task_id() == -1:
+    if not in_backward():
         _callers.add(threading.get_ident())
 
 
@@ -250,7 +262,11 @@ class Pending(Work):
         return True
 
     def _acquire(self, seconds: float) -> bool:
-        """Waits for the end, and helps the others to come to it; whether it has come."""
+        """Waits for the end, and meanwhile begins what the others wait for before it.
+
+        Returns:
+          Whether the end has come in so many seconds; then the caller holds the lock.
+        """
         if not (self._collective.by_name and helpers):
             return self._ended.acquire(timeout=seconds)
         process_set = self._collective.process_set
