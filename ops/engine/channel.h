@@ -182,8 +182,7 @@ class Channel {
   double turn_awaited_ = 0;  // since when, in seconds; 0: not waiting for a turn
   bool key_known_ = false;   // whether the leading node has sent known_key_
   uint64_t known_key_ = 0;
-  std::atomic<uint64_t> absent_key_{0};  // of the operation whose turn it is, if it has not arrived
-  size_t leading_node_ = 0;              // in the last exchange in which this node asked
+  size_t leading_node_ = 0;  // in the last exchange in which this node asked
   const Broken broken_;
   uint64_t sequence_ = 0;
   double turn_ended_ = 0;   // that of the last operation, in seconds
@@ -192,6 +191,8 @@ class Channel {
   std::atomic<bool> has_mail_{false};
   std::atomic<int> pending_{0};  // operations in the inbox, the queue and the background
   std::atomic<bool> broken_now_{false};
+  // Of the operation whose turn it is, if it has not arrived; 0: it has.
+  std::atomic<uint64_t> absent_key_{0};
   mutable std::mutex mutex_;
   Queue queue_;
   Queue background_;  // begun before the front of the queue; they end in this order

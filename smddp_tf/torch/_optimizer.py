@@ -104,6 +104,8 @@ class _Reducer:
         self._thread = threading.get_ident()  # which runs the steps
         self._reduced = False  # the gradients, and there are no newer ones
         self._make_buckets()
+        if _send_awaited not in _steps.helpers:
+            _steps.helpers.append(_send_awaited)
 
     def _make_buckets(self) -> None:
         self._parameters = self._wanted()
@@ -115,8 +117,6 @@ class _Reducer:
             if other is not self and not other._bucket.keys().isdisjoint(self._bucket):
                 other._retire()
         _reducers.add(self)
-        if _send_awaited not in _steps.helpers:
-            _steps.helpers.append(_send_awaited)
         self._begin_step()
         # A step may be compiled as a whole; what makes it run on ranks is not for the compiler.
         ready = torch.compiler.disable(self._ready)
@@ -321,7 +321,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Makes an optimizer reduce gradients over the ranks before each step.
 
     Gradients travel in buckets of SMDDP_BUCKET_BYTES, while the backward pass still runs, which
-    ends when they have arrived, unless the rank has left out layers. The optimizer also gets
+    ends when they have arrived, unless ranks leave out layers. The optimizer also gets
     synchronize(), which reduces those of all layers, so that a script can clip gradients before
     step(). That does not reduce them again, with Horovod's skip_synchronize() or without.
     step(closure) reduces what the closure has computed; for LBFGS also the loss that it returns.

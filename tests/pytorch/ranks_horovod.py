@@ -292,24 +292,6 @@ def clipped_after_compiled_backward():
 
 
 @without_init
-def other_layers():
-    """No rank waits in backward() for what another one reduces after it."""
-    hvd.init()
-    torch.manual_seed(5)
-    layers = [torch.nn.Linear(2, 2) for _ in range(size)]  # each weight has a bucket of its own
-    start = [layer.bias.detach().clone() for layer in layers]
-    every = [one for layer in layers for one in layer.parameters()]
-    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(every, 0.25))
-    for _ in range(3):
-        optimizer.zero_grad()
-        layers[rank](torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-    for before, layer in zip(start, layers, strict=True):
-        assert torch.allclose(layer.bias, before - 0.75 / size)
-    report(done=True)
-
-
-@without_init
 def one_sided():
     """A layer that one rank alone has used."""
     hvd.init()

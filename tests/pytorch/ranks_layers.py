@@ -12,8 +12,8 @@ RATE = 0.25
 STEPS = 4
 
 
-def _one():
-    """A collective of each kind that a script may call there; its result is checked."""
+def _calls():
+    """Collectives of each kind that a script may call there; false if a result is wrong."""
     total = size * (size + 1) / 2
     mine = torch.tensor([rank + 1.0])
 
@@ -40,7 +40,7 @@ def other_layers():
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(every, RATE))
     used = torch.zeros(size + 1)  # by so many ranks, in all steps
     began = time.time()
-    for call in _one():
+    for call in _calls():
         for out in range(size):
             special = torch.eye(size + 1).roll(out, 0)[:size]  # of each rank, its layer
             one_rank = torch.arange(size)[:, None] == out
@@ -51,9 +51,10 @@ def other_layers():
                 sum(layer(torch.ones(1, 2)).sum() for layer in mine).backward()
                 assert call() is not False
                 optimizer.step()
-    report(seconds=time.time() - began)
+    seconds = time.time() - began
     for before, layer, times in zip(start, layers, used, strict=True):
         assert torch.allclose(layer.bias, before - RATE * times / size), (times, rank)
+    report(seconds=seconds)
 
 
 @without_init
@@ -84,7 +85,6 @@ def two_optimizers():
     optimizers = [
         hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), RATE)) for model in models
     ]
-    began = time.time()
     for step in range(STEPS):
         for i in (0, 1) if (rank + step) % 2 else (1, 0):
             optimizers[i].zero_grad()
@@ -92,9 +92,9 @@ def two_optimizers():
         hvd.allreduce(torch.ones(1))
         for one in optimizers:
             one.step()
-    report(seconds=time.time() - began)
     for before, model in zip(start, models, strict=True):
         assert abs(before - model.bias.item() - STEPS * RATE * (size - 1) / 2) < 1e-5
+    report(done=True)
 
 
 @without_init

@@ -91,13 +91,6 @@ def test_horovods_functions(tmp_path, name, ranks):
     torch_job.run(tmp_path, "ranks_horovod", name, ranks).check(ranks)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_other_layers(tmp_path, ranks):
-    """Ranks that use different layers go on, whatever waits for what."""
-    env = {"SMDDP_BUCKET_BYTES": "16", "SMDDP_TIMEOUT_SECONDS": "20"}
-    torch_job.run(tmp_path, "ranks_horovod", "other_layers", ranks, env=env).check(ranks)
-
-
 def test_refused_names(tmp_path):
     """Each says what to use instead."""
     torch_job.need_torch()

@@ -107,6 +107,7 @@ class TopKCompressor:
 
         # After an overflow the script, or its loss scaling, skips the step on all ranks. Nothing of
         # it may be kept: inf and nan would never leave the residual again.
-        ops.topk_keep(kept, rest, tf.reduce_all(tf.math.is_finite(values)))
+        finite = tf.reduce_all(tf.math.is_finite(values))
+        kept.assign(tf.cond(finite, lambda: rest, lambda: tf.convert_to_tensor(kept)))
         divisor = indices.shape.as_list()[0] if average else 1
         return ops.topk_sum(indices, values, tensor, divisor)

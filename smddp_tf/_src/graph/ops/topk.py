@@ -1,6 +1,5 @@
 """The arithmetic of Compression.topk: selecting, and the sum of what the ranks selected."""
 
-from smddp_tf._src.graph import xla
 from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.graph.ops.fused import fused
 
@@ -48,15 +47,6 @@ def topk_select(tensor, kept, k: int):
     values.set_shape([k])
     rest.set_shape([tensor.shape.num_elements()])
     return indices, values, rest
-
-
-def topk_keep(kept, rest, condition):
-    """Assigns what was not selected to the variable that keeps it, if the condition holds."""
-    if xla.inside_jit():
-        # There a branch on what ranks have gathered ends development versions of TensorFlow 2.23.
-        kept.assign(tf.where(condition, rest, kept))
-    else:
-        kept.assign(tf.cond(condition, lambda: rest, lambda: tf.convert_to_tensor(kept)))
 
 
 def topk_sum(indices, values, like, divisor: int):
