@@ -53,6 +53,36 @@ def divided_slots(optimizer: Any) -> dict[int, int]:
     return {key: i for key, i in _slots(optimizer).items() if shards.is_divided(i)}
 
 
+def _unlisted(optimizer: Any) -> dict[str, Any]:
+    """The variables in attributes that Keras does not list, by the attributes' names.
+
+    Keras 3 lists none that build() makes inside a LossScaleOptimizer's, such as Nadam's product of
+    momentums. A tf.train.Checkpoint has them, and a .keras file does not.
+    """
+    if not hasattr(optimizer, "_untrack_variable"):  # tf_keras, Keras 2
+        return {}
+    import keras
+
+    listed = set(map(id, optimizer.variables))
+    return {
+        name: value
+        for name, value in vars(optimizer).items()
+        if isinstance(value, keras.Variable) and id(value) not in listed
+    }
+
+
+def _build_alike(optimizer: Any, variables: list[Any], unlisted: dict[str, Any]) -> None:
+    """Builds an optimizer so that it has these _unlisted() variables, and assigns their values."""
+    built: Any = optimizer
+    if unlisted:
+        import keras
+
+        built = keras.optimizers.LossScaleOptimizer(optimizer)
+    built.build(variables)
+    for name, value in unlisted.items():
+        getattr(optimizer, name).assign(value)
+
+
 def require_known_slots(optimizer: Any) -> None:
     """Rejects an optimizer with variables of which nothing tells whose they are.
 
@@ -79,7 +109,7 @@ def _gathered(optimizer: Any, shards: Any, root_rank: int) -> Any:
     if shards.rank == root:
         kind = type(optimizer)
         whole = kind.from_config(kind.get_config(optimizer))
-        whole.build(list(shards.variables))
+        _build_alike(whole, list(shards.variables), _unlisted(optimizer))
     slots = divided_slots(optimizer)
     for k, own in enumerate(optimizer.variables):
         value, place = tf.convert_to_tensor(raw(own)), slots.get(id(raw(own)))
@@ -221,13 +251,14 @@ class LookupDependency(Hook):
 def divide_built(optimizer: Any) -> None:
     """Divides the state that an optimizer has already, as one that was loaded."""
     values = [variable.numpy() for variable in optimizer.variables]
+    unlisted = {name: one.numpy() for name, one in _unlisted(optimizer).items()}
     variables = list(optimizer._trainable_variables)
     kind = type(optimizer)
     made_first = len(kind.from_config(kind.get_config(optimizer)).variables)
     for variable in optimizer.variables[made_first:]:
         optimizer._untrack_variable(variable)
     optimizer.built = False
-    optimizer.build(variables)
+    _build_alike(optimizer, variables, unlisted)
     optimizer.built = True
     assign_parts(optimizer, values)
 
