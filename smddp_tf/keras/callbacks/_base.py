@@ -78,6 +78,21 @@ def listed(variables: Variable | Iterable[Variable] | None) -> list[Variable]:
     return found
 
 
+def epoch_or_batches(name: str, value: Any) -> str | int:
+    """Validates an argument that says when a callback acts.
+
+    Raises:
+      TypeError, ValueError: value is neither "epoch" nor a positive integer.
+    """
+    if isinstance(value, str) and value == "epoch":
+        return value
+    try:
+        return whole_number(name, value, 1)
+    except (TypeError, ValueError) as error:
+        problem = f'{name}={value!r} is neither "epoch" nor a number of batches >= 1'
+        raise type(error)(problem) from None
+
+
 class Every:
     """When a callback has to act: after each epoch, or after so many batches.
 
@@ -90,8 +105,8 @@ class Every:
     """
 
     def __init__(self, name: str, value: str | int) -> None:
-        self.epoch = value == "epoch"
-        self.batches = 0 if self.epoch else whole_number(name, value, 1)
+        when = epoch_or_batches(name, value)
+        self.epoch, self.batches = when == "epoch", 0 if isinstance(when, str) else when
         self._seen, self._last = 0, -1  # batches since it acted; the number of the last one
 
     def begin(self) -> None:

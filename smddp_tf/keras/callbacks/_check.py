@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from smddp_tf._src.gradients.equality import differences, digests, require_equal
-from smddp_tf._src.gradients.options import whole_number
 from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.types import Variable
 from smddp_tf.keras import _distribution
 from smddp_tf.keras.callbacks import _state
-from smddp_tf.keras.callbacks._base import Callback, listed, optimizers_of
+from smddp_tf.keras.callbacks._base import Callback, epoch_or_batches, listed, optimizers_of
 
 _CAUSES = (
     "Likely causes: an optimizer that is not wrapped by hvd.DistributedOptimizer (one of several, "
@@ -63,7 +62,7 @@ class CheckRanksEqual(Callback):
     ) -> None:
         super().__init__()
         check_process_set(process_set)
-        self.every: Any = every if every == "epoch" else whole_number("every", every, 1)
+        self.every: Any = epoch_or_batches("every", every)
         self.also_statistics = also_statistics
         self.local_variables = listed(local_variables)
         self.process_set = process_set

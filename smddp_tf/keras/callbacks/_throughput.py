@@ -12,7 +12,7 @@ from smddp_tf._src.graph.framework import tensorflow
 from smddp_tf._src.job import basics
 from smddp_tf._src.job.process_sets import ProcessSet, check_process_set, global_process_set
 from smddp_tf._src.job.reduce_op import Max, ReduceOp, Sum
-from smddp_tf.keras.callbacks._base import Callback
+from smddp_tf.keras.callbacks._base import Callback, epoch_or_batches
 
 tf = tensorflow()
 
@@ -55,7 +55,7 @@ class Throughput(Callback):
       process_set: the ranks to measure; its first rank prints.
 
     Raises:
-      ValueError: batch_size or every is not positive.
+      TypeError, ValueError: batch_size is not positive, or every neither "epoch" nor positive.
     """
 
     def __init__(
@@ -69,9 +69,7 @@ class Throughput(Callback):
         check_process_set(process_set)
         self.process_set = process_set
         self.batch_size = whole_number("batch_size", batch_size, 1)
-        if every != "epoch" and (not hasattr(every, "__index__") or int(every) < 1):
-            raise ValueError(f'every={every!r} is neither "epoch" nor a number >= 1')
-        self.every = every
+        self.every: Any = epoch_or_batches("every", every)
         self._log_dir = log_dir
         self._writer: Any = None
         self._epoch = self._all_batches = self._last_batch = 0

@@ -76,8 +76,9 @@ def _options():
             with raises(TypeError, "is not a whole number; give a process set's process_set_id"):
                 query(wrong)
     for every, kind in ((0, ValueError), (1.5, TypeError), ("batch", TypeError)):
-        with raises(kind, "every="):
-            hvd.callbacks.CheckRanksEqual(every=every)
+        for callback in (hvd.callbacks.CheckRanksEqual, hvd.callbacks.GatherState):
+            with raises(kind, f'every={every!r} is neither "epoch" nor a number of batches'):
+                callback(every=every)
 
 
 def _values():
