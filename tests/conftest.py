@@ -64,17 +64,12 @@ def _left_out(items) -> set:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Those that want the machine for themselves come last, one after the other.
-
-    The longest one comes first: at the end nothing would run beside it.
-    """
+    """Those that want the machine for themselves come last, one after the other."""
     if config.getoption("--short"):
         left_out = _left_out(items)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-    items.sort(
-        key=lambda item: (item.get_closest_marker("quiet") is not None, item.name != "test_cpp")
-    )
+    items.sort(key=lambda item: item.get_closest_marker("quiet") is not None)
 
 
 @pytest.hookimpl(wrapper=True)

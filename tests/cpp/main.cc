@@ -1,5 +1,5 @@
 // Runs the registered tests: one line each, then "N passed, M failed". An argument keeps the tests
-// whose name contains it.
+// whose name contains it, or those of the file with this name.
 #include <dirent.h>
 #include <execinfo.h>
 #include <signal.h>
@@ -109,10 +109,14 @@ int main(int argc, char** argv) {
   signal(SIGUSR2, smddp_test::OnShowStack);
   std::stable_sort(smddp_test::Tests().begin(), smddp_test::Tests().end(),
                    [](const TestCase& a, const TestCase& b) { return a.file < b.file; });
+  const bool of_a_file =
+      std::any_of(smddp_test::Tests().begin(), smddp_test::Tests().end(),
+                  [&](const TestCase& test) { return test.name.rfind(filter + "::", 0) == 0; });
   int passed = 0;
   int failed = 0;
   for (const TestCase& test : smddp_test::Tests()) {
-    if (test.name.find(filter) == std::string::npos) continue;
+    const size_t at = test.name.find(filter);
+    if (of_a_file ? test.name.rfind(filter + "::", 0) != 0 : at == std::string::npos) continue;
     (smddp_test::RunOne(test) ? passed : failed) += 1;
   }
   printf("%d passed, %d failed\n", passed, failed);

@@ -209,7 +209,8 @@ TEST(ARequestMayHaveATimeoutOfItsOwn) {
 TEST(OnlyTheLateRankIsNamed) {
   const std::vector<std::pair<int, int>> jobs = {{3, 1}, {4, 1}, {3, 2}, {4, 2}, {6, 3}};
   for (auto [ranks, nodes] : jobs) {
-    for (int late : {0, ranks - 1}) {
+    RunRanks(2, [&, ranks = ranks, nodes = nodes](int last) {  // two jobs at once: they wait
+      const int late = last ? ranks - 1 : 0;
       for (size_t elements : {size_t{1}, kElements}) {
         const std::string wanted = " for rank " + std::to_string(late) + " in allreduce 'x'";
         const std::vector<Status> outcomes =
@@ -220,7 +221,7 @@ TEST(OnlyTheLateRankIsNamed) {
                      std::to_string(nodes) + " nodes, late: " + std::to_string(late));
         }
       }
-    }
+    });
   }
 }
 

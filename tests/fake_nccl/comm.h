@@ -1,6 +1,7 @@
 // The communicators of the fake NCCL, and its "kernels", which run on a stream's thread.
 #pragma once
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,7 @@ constexpr int kMostRanks = 16;
 constexpr size_t kChunk = 32 << 10;
 constexpr size_t kLetter = 8 << 10;
 constexpr useconds_t kPoll = 20;
+constexpr int kYields = 100;
 
 enum class Kind : int {
   kAllReduce,
@@ -136,11 +138,11 @@ struct Call {
   }
 };
 
-// False if the communicator was aborted first.
+// False if the communicator was aborted first. A sleep takes several times as long as a peer does.
 inline bool Await(const Comm& comm, const std::function<bool()>& reached) {
-  while (!reached()) {
+  for (int looks = 0; !reached(); ++looks) {
     if (comm.aborted) return false;
-    usleep(kPoll);
+    looks < kYields ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(kPoll));
   }
   return true;
 }

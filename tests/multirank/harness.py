@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 import hung
 
@@ -31,6 +32,31 @@ def report(**values) -> None:
     part = path.with_suffix(".part")
     part.write_text(json.dumps(values))
     part.replace(path)
+
+
+def _may_still_report(other: int) -> bool:
+    if (OUT / f"rank{other}.json").exists():
+        return False
+    try:
+        pid = (OUT / f"pid{other}").read_text()
+    except FileNotFoundError:
+        return True  # it begins
+    try:
+        state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def report_in_time(**values) -> None:
+    """Reports, and waits until every rank has or has ended, for a second at most.
+
+    mpirun ends the others with the first rank that fails.
+    """
+    report(**values)
+    until = time.monotonic() + 1
+    while any(map(_may_still_report, range(size))) and time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def without_init(body):

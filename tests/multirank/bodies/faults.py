@@ -10,7 +10,7 @@ import time
 import machine_time
 import tensorflow as tf
 from checks import raises
-from harness import rank, report, size, without_init
+from harness import rank, report, report_in_time, size, without_init
 
 import smddp_tf as hvd
 
@@ -97,8 +97,9 @@ def _train_until_it_fails(step, begin):
         for _ in range(10**9):
             step()
     except tf.errors.OpError as error:
-        report(error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin)
-        time.sleep(1)  # let the others report before mpirun ends the job
+        report_in_time(
+            error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin
+        )
         raise
 
 

@@ -3,13 +3,12 @@
 import os
 import signal
 import threading
-import time
 
 import machine_time
 import numpy as np
 import tensorflow as tf
 from checks import equal, raises, total
-from harness import rank, report, size
+from harness import rank, report, report_in_time, size
 
 import smddp_tf as hvd
 from smddp_tf._src.job import config, native
@@ -209,8 +208,9 @@ def dies_while_nccl_reduces():
     try:
         hvd.allreduce(x, op=hvd.Sum)
     except tf.errors.OpError as error:
-        report(error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin)
-        time.sleep(1)  # let the others report before mpirun ends the job
+        report_in_time(
+            error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin
+        )
         raise
 
 

@@ -11,7 +11,7 @@ import time
 import machine_time
 import tensorflow as tf
 from checks import checked, equal, raises, refused
-from harness import rank, report, size, without_init
+from harness import rank, report, report_in_time, size, without_init
 
 import smddp_tf as hvd
 from smddp_tf.errors import JobError
@@ -152,8 +152,9 @@ def a_member_dies():
             hvd.allreduce(1.0, name="in_the_set", process_set=s)
         hvd.allreduce(1.0, name="elsewhere", process_set=t)
     except tf.errors.OpError as error:
-        report(error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin)
-        time.sleep(1)  # let the others report before mpirun ends the job
+        report_in_time(
+            error=type(error).__name__, text=error.message, seconds=machine_time.now() - begin
+        )
         raise
 
 
@@ -274,8 +275,7 @@ def added_until_it_fails():
             hvd.allreduce(1.0)
     except (JobError, tf.errors.OpError) as error:
         seconds, busy = time.monotonic() - begin, time.process_time() - busy
-        report(text=str(error), seconds=seconds, busy=busy)
-        time.sleep(1)  # let the others report before mpirun ends the job
+        report_in_time(text=str(error), seconds=seconds, busy=busy)
         raise
 
 
@@ -290,6 +290,5 @@ def threads_run_out():
         while True:
             hvd.allreduce(1.0)
     except (JobError, tf.errors.OpError) as error:
-        report(text=str(error))
-        time.sleep(1)
+        report_in_time(text=str(error))
         raise

@@ -5,10 +5,9 @@ import json
 import locale
 import os
 import resource
-import time
 
 import machine_time
-from harness import OUT, rank, report, without_init
+from harness import OUT, rank, report, report_in_time, without_init
 
 
 @without_init
@@ -44,8 +43,7 @@ def becomes():
             again = hvd.size()
     size = hvd.size() if hvd.is_initialized() else 0
     chunk_bytes = hvd.stats()["chunk_bytes"] if size else None
-    report(error=error, seconds=seconds, again=again, size=size, chunk_bytes=chunk_bytes)
-    time.sleep(1)  # the others write theirs before mpirun ends them
+    report_in_time(error=error, seconds=seconds, again=again, size=size, chunk_bytes=chunk_bytes)
 
 
 @without_init

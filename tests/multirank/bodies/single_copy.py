@@ -1,14 +1,13 @@
 """What ranks do in test_single_copy.py."""
 
 import os
-import time
 
 import machine_time
 import no_readv
 import numpy as np
 import tensorflow as tf
 from checks import WAYS, checked, equal
-from harness import rank, report, size
+from harness import rank, report, report_in_time, size
 
 import smddp_tf as hvd
 
@@ -65,6 +64,5 @@ def a_peer_dies():
                 os.kill(os.getpid(), 9)
             hvd.allgather(x)
     except tf.errors.OpError as error:
-        report(text=error.message, seconds=machine_time.now() - begin)
-        time.sleep(1)  # let the others report before mpirun ends the job
+        report_in_time(text=error.message, seconds=machine_time.now() - begin)
         raise
