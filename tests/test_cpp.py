@@ -7,7 +7,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROGRAM = ROOT / "build" / "smddp_cpp_tests"
-FILES = sorted({path.name for path in (ROOT / "tests" / "cpp").rglob("*_test.cc")})
+SOURCES = (ROOT / "tests" / "cpp").rglob("*.cc")
+FILES = sorted({path.name for path in SOURCES if "\nTEST(" in path.read_text()})
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -109,14 +109,12 @@ int main(int argc, char** argv) {
   signal(SIGUSR2, smddp_test::OnShowStack);
   std::stable_sort(smddp_test::Tests().begin(), smddp_test::Tests().end(),
                    [](const TestCase& a, const TestCase& b) { return a.file < b.file; });
-  const bool of_a_file =
-      std::any_of(smddp_test::Tests().begin(), smddp_test::Tests().end(),
-                  [&](const TestCase& test) { return test.name.rfind(filter + "::", 0) == 0; });
+  const auto in_file = [&](const TestCase& test) { return test.name.rfind(filter + "::", 0) == 0; };
+  const bool is_file = std::any_of(smddp_test::Tests().begin(), smddp_test::Tests().end(), in_file);
   int passed = 0;
   int failed = 0;
   for (const TestCase& test : smddp_test::Tests()) {
-    const size_t at = test.name.find(filter);
-    if (of_a_file ? test.name.rfind(filter + "::", 0) != 0 : at == std::string::npos) continue;
+    if (!(is_file ? in_file(test) : test.name.find(filter) != std::string::npos)) continue;
     (smddp_test::RunOne(test) ? passed : failed) += 1;
   }
   printf("%d passed, %d failed\n", passed, failed);

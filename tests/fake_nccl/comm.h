@@ -142,7 +142,11 @@ struct Call {
 inline bool Await(const Comm& comm, const std::function<bool()>& reached) {
   for (int looks = 0; !reached(); ++looks) {
     if (comm.aborted) return false;
-    looks < kYields ? static_cast<void>(sched_yield()) : static_cast<void>(usleep(kPoll));
+    if (looks < kYields) {
+      sched_yield();
+    } else {
+      usleep(kPoll);
+    }
   }
   return true;
 }

@@ -34,8 +34,12 @@ def report(**values) -> None:
     part.replace(path)
 
 
-def _may_still_report(other: int) -> bool:
-    if (OUT / f"rank{other}.json").exists():
+def _has_reported(other: int) -> bool:
+    return (OUT / f"rank{other}.json").exists()
+
+
+def _may_report(other: int) -> bool:
+    if other == rank or _has_reported(other):
         return False
     try:
         pid = (OUT / f"pid{other}").read_text()
@@ -48,15 +52,22 @@ def _may_still_report(other: int) -> bool:
     return state != "Z"
 
 
-def report_in_time(**values) -> None:
-    """Reports, and waits until every rank has or has ended, for a second at most.
+def await_reports(among: int, limit: float) -> None:
+    """Waits until so many ranks have reported or no other can, for so many seconds at most.
 
     mpirun ends the others with the first rank that fails.
     """
-    report(**values)
-    until = time.monotonic() + 1
-    while any(map(_may_still_report, range(size))) and time.monotonic() < until:
+    until = time.monotonic() + limit
+    while time.monotonic() < until:
+        if sum(map(_has_reported, range(size))) >= among or not any(map(_may_report, range(size))):
+            return
         time.sleep(0.01)
+
+
+def report_in_time(**values) -> None:
+    """Reports, and lets the others do so before this rank ends."""
+    report(**values)
+    await_reports(size, limit=1)
 
 
 def without_init(body):

@@ -8,7 +8,7 @@ import time
 import machine_time
 import numpy as np
 import tensorflow as tf
-from harness import OUT, rank, size
+from harness import await_reports, rank, size
 from harness import report as report_alone
 
 import smddp_tf as hvd
@@ -17,20 +17,13 @@ from smddp_tf._src.job import process_sets
 from smddp_tf._src.job.reduction import Reduction
 from smddp_tf._src.plan import buckets
 
-
-def _await_reports(count):
-    """Since mpirun ends the others when a rank ends that cannot end MPI."""
-    until = time.time() + 20
-    while time.time() < until:
-        if sum(path.stat().st_size > 0 for path in OUT.glob("rank*.json")) >= count:
-            return
-        time.sleep(0.05)
+LIMIT = 20  # of what the ranks still have to do, in seconds
 
 
 def report(among=size, **values):
     """Reports, and lets the others do so; so many do."""
     report_alone(**values)
-    _await_reports(among)
+    await_reports(among, LIMIT)
 
 
 def _sentence(error) -> str:
@@ -128,7 +121,7 @@ def held_buckets(end, fails):
     if rank == 1:
         if end == "shutdown":
             hvd.shutdown()
-            _await_reports(1)
+            await_reports(1, LIMIT)
             sys.exit(0)
         os.kill(os.getpid(), 19)  # stopped, so that mpirun does not end the others
     report(among=1, **held.failure(begin))
@@ -174,7 +167,7 @@ def init_again():
 def init_again_alone():
     left = _fail_and_shut_down()
     if rank == 1:
-        _await_reports(1)
+        await_reports(1, LIMIT)
         report(left=left, text="slept", seconds=0)
         sys.exit(0)
 
