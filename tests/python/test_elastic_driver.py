@@ -89,6 +89,36 @@ def test_an_error_after_a_commit_counts(before):
     assert "ranks have raised errors in 5 epochs without a commit in between" in job.said()
 
 
+def test_a_process_that_ends_late():
+    """No epoch begins while its exit code may be one error too many; a signal is none."""
+    for code, goes_on in [(1, False), (137, True)]:
+        job = begun(6, 1)
+        for number in range(1, 5):
+            _raises(job, number, number - 1, range(number, 6), False)
+        job.does("disconnected", 4)
+        job.taken()
+        job.asks(5, 5)
+        assert job.taken() == []
+        job.does("exited", 4, code)
+        assert (epoch(6, 5) == job.taken()) == goes_on
+
+
+def test_a_process_that_ends_after_a_commit():
+    """Its error came before the commit, so it does not count, and nobody waits for it."""
+    job = begun(7, 1)
+    job.does("disconnected", 0)
+    job.asks(1, *range(1, 7))
+    for number in range(2, 6):
+        _raises(job, number, number - 1, range(number, 7), number == 2)
+    job.does("exited", 0, 1)
+    over = "ranks have raised errors in 5 epochs without a commit in between"
+    assert over not in job.said()
+    job.does("disconnected", 5)
+    job.asks(6, 6)
+    job.does("exited", 5, 1)
+    assert over in job.said()
+
+
 SHORT = "1 rank can train, and --min-np is 2; no --host-discovery-script finds others"
 
 

@@ -195,6 +195,8 @@ class Driver:
             self._again = self._again or again
             if committed:
                 self._faulty &= {epoch}  # an error of it comes after what it has committed
+                for other in self._slots.values():
+                    other.lost_in = epoch if other.lost_in == epoch else 0
         elif slot.phase is not Phase.JOINED or epoch != 0:
             raise ValueError(f"slot {number} has not been in epoch {epoch}")
         slot.phase = Phase.WAITING
@@ -477,7 +479,7 @@ class Driver:
 
     def _advance(self, now: float) -> None:
         """Begins the next epoch if all who have to have asked for it."""
-        if not self._let_go(now):
+        if not self._let_go(now) or self._may_be_over():
             return
         old = self._old()
         most = int(min(self._most(), len(self._slots)))
@@ -511,6 +513,11 @@ class Driver:
                 self._say(f"{self._name(number)} leaves")
                 self._dismiss(number, {"do": "leave"}, now)
         return not silent and bool(self._old() or not old)
+
+    def _may_be_over(self) -> bool:
+        """Whether an exit code that is still to come may end the job, as one fault too many."""
+        awaited = {slot.lost_in for slot in self._slots.values() if slot.lost_in}
+        return len(self._faulty | awaited) >= _FAULTS
 
     def _may_begin(self, ready: int, now: float) -> bool:
         """Whether the first epoch waits for nobody."""
