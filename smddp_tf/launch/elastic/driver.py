@@ -517,7 +517,7 @@ class Driver:
     def _may_be_over(self) -> bool:
         """Whether an exit code that is still to come may end the job, as one fault too many."""
         awaited = {slot.lost_in for slot in self._slots.values() if slot.lost_in}
-        return len(self._faulty | awaited) >= _FAULTS
+        return not self._finishing and len(self._faulty | awaited) >= _FAULTS
 
     def _may_begin(self, ready: int, now: float) -> bool:
         """Whether the first epoch waits for nobody."""
