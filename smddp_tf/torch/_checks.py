@@ -22,6 +22,38 @@ def _layout(tensor: torch.Tensor) -> str:
     return "other"
 
 
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether it stands for the conjugate or the negative of what is in memory.
+
+    Gradients of complex numbers often do: of z.conj(), say, or of its imaginary part.
+    """
+    return tensor.is_conj() or tensor.is_neg()
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements are in memory as they are, in the order of rows."""
+    return tensor.is_contiguous() and not _is_lazy(tensor)
+
+
+def rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor to read: itself if it is plain, else a copy."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+
+def in_memory(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors to write in place, copies of those that are lazy; then put_back() them."""
+    if not any(map(_is_lazy, tensors)):
+        return tensors
+    return [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
+
+
+def put_back(written: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    """Gives lazy tensors what was written to their copies."""
+    if written is not tensors:
+        for tensor, copy in zip(tensors, written, strict=True):
+            tensor.detach().copy_(copy)
+
+
 def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
     """Rejects what has no elements in memory, and tensors of several dtypes or devices.
 
@@ -79,10 +111,14 @@ def output(tensor: torch.Tensor, what: str) -> None:
     """Checks a tensor that is written as rows.
 
     Raises:
-      BadInputError: as in_place(), or it is in another order.
+      BadInputError: as in_place(), or it is in another order, or a conjugated or negated view.
     """
     if in_place([tensor], what):
         raise BadInputError(f"{what} writes to contiguous tensors; give tensor.contiguous()")
+    if _is_lazy(tensor):
+        raise BadInputError(
+            f"{what} writes to tensors, not to conjugated or negated views; give tensor.clone()"
+        )
 
 
 def check_count(given: int, wanted: int, what: str) -> None:

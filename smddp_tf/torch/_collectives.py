@@ -79,16 +79,18 @@ def _reduce(
 ) -> Steps:
     """Reduces tensors of one dtype in place."""
     order = _checks.in_place(tensors, "allreduce")
+    written = _checks.in_memory(tensors)
     if op is Adasum:
-        yield from _adasum.combine(tensors, before, after, group)
-        return tensors
-    check_reducible(tensors[0].dtype, "allreduce")
-    if before != 1 and not tensors[0].is_floating_point():
-        with torch.no_grad():
-            for tensor in tensors:
-                tensor.copy_(prescaled(tensor, before))
-        order, before = f"{order} prescale_factor={before}".strip(), 1.0
-    yield _requests.allreduce(tensors, op, before, order, after)
+        yield from _adasum.combine(written, before, after, group)
+    else:
+        check_reducible(tensors[0].dtype, "allreduce")
+        if before != 1 and not tensors[0].is_floating_point():
+            with torch.no_grad():
+                for tensor in written:
+                    tensor.copy_(prescaled(tensor, before))
+            order, before = f"{order} prescale_factor={before}".strip(), 1.0
+        yield _requests.allreduce(written, op, before, order, after)
+    _checks.put_back(written, tensors)
     return tensors
 
 
@@ -284,7 +286,7 @@ def gathered(tensors: Sequence[torch.Tensor], ranks: int) -> Steps:
     parts = []
     for tensor in tensors:
         _checks.check_dense([tensor], "allgather")
-        part = tensor.detach().contiguous()
+        part = _checks.rows(tensor)
         parts.append(part.view(1) if part.dim() == 0 else part)
     own = torch.tensor([part.shape[0] for part in parts], device="cpu")
     told = own.new_empty((ranks, len(parts)))
@@ -378,7 +380,9 @@ def _sent(tensors: list[Any], root: int) -> Steps:
     for places in alike(tensors):
         same = [tensors[place].detach() for place in places]
         order = _checks.in_place(same, "broadcast")
-        yield _requests.broadcast(same, root, order)
+        written = _checks.in_memory(same)
+        yield _requests.broadcast(written, root, order)
+        _checks.put_back(written, same)
     return tensors
 
 
@@ -398,7 +402,7 @@ def _sender(root: int, group: ProcessGroup) -> int:
 def send_all(tensors: list[Any], root: int, what: str) -> None:
     """Sends tensors of the job's rank `root` to all, in place."""
     group = check_process_set(global_process_set)
-    copies = [one if one.is_contiguous() else copy(one) for one in tensors]
+    copies = [one if _checks.is_plain(one) else copy(one) for one in tensors]
     begin(what, None, group.id, _sent(copies, _sender(root, group)), wait=True)
     with torch.no_grad():
         for tensor, sent in zip(tensors, copies, strict=True):

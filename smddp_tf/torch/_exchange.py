@@ -59,7 +59,7 @@ def _exchanged(tensor: torch.Tensor, splits: Any, group: ProcessGroup) -> Steps:
     _checks.check_dense([tensor], "alltoall")
     if tensor.dim() == 0:
         raise BadInputError("alltoall takes tensors of at least one dimension, not a scalar")
-    rows = tensor.detach().contiguous()
+    rows = _checks.rows(tensor)
     own = torch.tensor(_own_splits(splits, rows.shape[0], group.size), device="cpu")
     told = own.new_empty((group.size, group.size))
     words = f"rows of {list(rows.shape[1:])}"
@@ -170,7 +170,7 @@ def scattered(
             raise BadInputError("reducescatter takes tensors of at least one dimension")
         rows, more = divmod(tensor.shape[0], group.size)
         of_integers = before != 1 and not tensor.is_floating_point()
-        whole.append(prescaled(tensor, before) if of_integers else tensor.detach().contiguous())
+        whole.append(prescaled(tensor, before) if of_integers else _checks.rows(tensor))
         own.append(tensor.new_empty((rows + (group.rank < more), *tensor.shape[1:])))
     for places in alike(whole):
         pairs = [(own[place], whole[place]) for place in places]

@@ -43,24 +43,53 @@ def _elements(tensor: torch.Tensor) -> list[int]:
     return [tensor.numel()]
 
 
-@torch.no_grad()
-def _joined(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """The elements of all tensors, one after the other."""
-    return torch.cat([t.reshape(-1) for t in tensors]) if tensors else like.new_empty(0)
+def _side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """Their elements without a copy, if each begins where the one before it ends, as chunks do."""
+    first = tensors[0].detach()
+    storage, place = first.untyped_storage().data_ptr(), first.data_ptr()
+    for tensor in tensors:
+        same = tensor.untyped_storage().data_ptr() == storage
+        if not same or tensor.data_ptr() != place or not _checks.is_plain(tensor):
+            return None
+        place += tensor.numel() * tensor.element_size()
+    return first.as_strided([sum(tensor.numel() for tensor in tensors)], [1])
 
 
-@torch.no_grad()
+def _joined(tensors: Sequence[torch.Tensor], written: torch.Tensor) -> torch.Tensor:
+    """The elements of all tensors, one after the other, apart from what is written."""
+    if not tensors:
+        return written.new_empty(0)
+    whole = _side_by_side(tensors)
+    if whole is None:
+        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+    return _apart(whole, written)
+
+
+def _room(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Where the elements of all tensors are written, one after the other; then _spread() them."""
+    whole = _side_by_side(tensors) if tensors else None
+    return like.new_empty(sum(t.numel() for t in tensors)) if whole is None else whole
+
+
 def _spread(elements: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copies elements, one after the other, into tensors."""
+    """Copies elements, one after the other, into tensors, if they are not there."""
+    if tensors and elements.data_ptr() == tensors[0].data_ptr():
+        return
     parts = elements.split([tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
-        tensor.copy_(part.view(tensor.shape))
+        tensor.detach().copy_(part.view(tensor.shape))
 
 
 def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
     """A tensor that is read, or a copy if it may lie where others are written."""
     same = read.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
-    return read.clone() if same else read.contiguous()
+    return read.clone() if same else _checks.rows(read)
+
+
+def _own_part(read: torch.Tensor, written: torch.Tensor, before: int) -> torch.Tensor:
+    """What is gathered: as it is, if it lies where it goes to, `before` elements from the first."""
+    in_place = read.data_ptr() == written.data_ptr() + before * read.element_size()
+    return read if in_place and _checks.is_plain(read) else _apart(read, written)
 
 
 def _reduce_bools(tensors: list[Any], op: Any, words: str) -> Steps:
@@ -206,6 +235,11 @@ class SmddpProcessGroup(ProcessGroup):
 
     def _reduce(self, tensors: list[Any], op: Any, what: str) -> Steps:
         order = _checks.in_place(tensors, what)
+        written = _checks.in_memory(tensors)
+        yield from self._reduce_in_memory(written, op, what, order)
+        _checks.put_back(written, tensors)
+
+    def _reduce_in_memory(self, tensors: list[Any], op: Any, what: str, order: str) -> Steps:
         if tensors[0].is_complex() and _dtypes.kind_of(op) in (ReduceOp.SUM, ReduceOp.AVG):
             tensors = [torch.view_as_real(tensor.detach()) for tensor in tensors]
         dtype = tensors[0].dtype
@@ -258,12 +292,12 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_count(len(read), self.size(), what)
         _checks.check_dense([written, *read], what)
         _checks.check_elements(written.numel(), read[self._rank].numel(), f"{what}'s output")
-        joined = _joined(read, written)
         if len({tensor.numel() for tensor in read}) == 1:
-            yield from self._scatter_sum(written, joined, _op(opts))
+            yield from self._scatter_sum(written, _joined(read, written), _op(opts))
         else:
-            yield from self._reduce([joined], _op(opts), what)
-            _spread(joined.split([tensor.numel() for tensor in read])[self._rank], [written])
+            whole = torch.cat([tensor.detach().reshape(-1) for tensor in read])
+            yield from self._reduce([whole], _op(opts), what)
+            _spread(whole.split([tensor.numel() for tensor in read])[self._rank], [written])
         return [written]
 
     def _scatter_sum(self, written: Any, read: Any, op: Any) -> Steps:
@@ -288,7 +322,9 @@ class SmddpProcessGroup(ProcessGroup):
         tensors = _list(tensors)
         order = _checks.in_place(tensors, "broadcast")
         root = opts if isinstance(opts, int) else opts.rootRank
-        yield _requests.broadcast(tensors, self._ranks[root], order, dims=_elements)
+        written = _checks.in_memory(tensors)
+        yield _requests.broadcast(written, self._ranks[root], order, dims=_elements)
+        _checks.put_back(written, tensors)
         return tensors
 
     @numbered("all_gather_into_tensor")
@@ -315,10 +351,8 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.output(written, what)
         _checks.check_dense([written, read], what)
         _checks.check_elements(written.numel(), self.size() * read.numel(), f"{what}'s output")
-        own = written.data_ptr() + self._rank * read.numel() * read.element_size()
-        in_place = read.data_ptr() == own and read.is_contiguous()  # as FSDP has it
-        read = read if in_place else _apart(read, written)
-        yield _requests.allgather(written, read)
+        before = self._rank * read.numel()
+        yield _requests.allgather(written, _own_part(read, written, before))  # FSDP's is in place
 
     @numbered("all_gather")
     def allgather(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
@@ -341,9 +375,10 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_dense([*written, read], what)
         counts = [tensor.numel() for tensor in written]
         _checks.check_elements(read.numel(), counts[self._rank], f"{what}'s input")
-        flat = read.new_empty(sum(counts))
+        flat = _room(written, read)
+        own = _own_part(read, flat, sum(counts[: self._rank]))
         even = len(set(counts)) == 1
-        yield _requests.allgather(flat, read.contiguous(), None if even else counts)
+        yield _requests.allgather(flat, own, None if even else counts)
         _spread(flat, written)
 
     @numbered("gather")
@@ -356,10 +391,10 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(outputs), self.size(), what)
             for tensor in outputs:
                 _checks.check_elements(tensor.numel(), read.numel(), f"{what}'s output")
-        flat = read.new_empty(len(outputs) * read.numel())
+        flat = _room(outputs, read)
         counts = [read.numel() if p == root else 0 for _ in self._ranks for p in range(self.size())]
         words = f"gather to rank {root} elements={read.numel()}"
-        yield _requests.alltoall(flat, read.contiguous(), counts, words)
+        yield _requests.alltoall(flat, _apart(read, flat), counts, words)
         _spread(flat, outputs)
         return written
 
@@ -405,7 +440,7 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(tensors), self.size(), "all_to_all")
         _checks.check_dense([*written, *read], "all_to_all")
         received, sent = ([tensor.numel() for tensor in tensors] for tensors in (written, read))
-        flat = written[0].new_empty(sum(received))
+        flat = _room(written, written[0])
         yield from self._exchange(flat, _joined(read, flat), received, sent)
         _spread(flat, written)
         return written

@@ -25,7 +25,7 @@ def summed(tensor: torch.Tensor, ranks: int, factor: float = 1.0) -> Steps:
     if factor != 1.0 and not (tensor.is_floating_point() or tensor.is_complex()):
         raise BadInputError(f"the average of a sparse {tensor.dtype} is not supported; take Sum")
     own = tensor.detach().coalesce()
-    values = own.values().contiguous()
+    values = _checks.rows(own.values())
     _checks.check_dense([values], "a sparse sum")
     indices = own.indices().t().contiguous()
     count = torch.tensor([len(indices)], device="cpu")

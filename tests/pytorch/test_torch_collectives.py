@@ -30,6 +30,13 @@ def test_shapes(tmp_path, ranks):
     torch_job.run(tmp_path, "ranks_collectives", "shapes", ranks).check(ranks)
 
 
+@pytest.mark.parametrize("name", ["side_by_side", "in_place", "conjugated"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_views(tmp_path, name, ranks):
+    """Chunks are read and written in place, no other memory is; lazy views have their values."""
+    torch_job.run(tmp_path, "ranks_views", name, ranks).check(ranks)
+
+
 def test_groups(tmp_path):
     """The core runs the groups of a process set, of other ranks and of all ranks again."""
     results = torch_job.run(tmp_path, "ranks_collectives", "groups", 3).check(3)
