@@ -1,6 +1,5 @@
 """What processes do in test_settings.py; they import the library in an environment of their own."""
 
-import faulthandler
 import json
 import locale
 import os
@@ -17,7 +16,6 @@ def becomes():
     ON_ONE_RANK has settings for rank 1 alone; with AGAIN there is a second init(). With SPARE_MIB,
     rank 1 may map no more than that.
     """
-    faulthandler.dump_traceback_later(50, exit=True)
     bad = json.loads(os.environ.get("ON_ONE_RANK", "{}")) if rank == 1 else {}
     os.environ.update(bad)
     import smddp_tf as hvd
