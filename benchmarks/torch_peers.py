@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 import smddp_tf.torch  # noqa: F401 - registers the backend
 
 SIZES = [1 << 10, 16 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20]
+OTHER_SIZES = [1 << 10, 1 << 20, 16 << 20]  # of what is not all_reduce
 BUDGET = 64 << 20  # bytes of a round, so that small sizes are repeated
 
 
@@ -50,6 +51,33 @@ def compare(name, functions, times, rounds):
             f"| {name} | {own:.3f} ms | {other:.3f} ms | {middle:.2f} ({low:.2f} to {high:.2f}) |",
             flush=True,
         )
+
+
+def others(size, group):
+    """The other collectives by name; `size`: the bytes of a rank's tensor.
+
+    Lists are of tensors that lie apart, or of chunks of one tensor.
+    """
+    ranks, root = dist.get_world_size(), dist.get_rank() == 0
+    whole, room = torch.zeros(size // 4), torch.empty(ranks * (size // 4))
+    part = torch.empty(len(whole) // ranks)
+    apart, apart_parts = ([torch.zeros_like(one) for _ in range(ranks)] for one in (whole, part))
+    chunks, parts = list(room.chunk(ranks)), list(whole.chunk(ranks))
+    return {
+        "broadcast": lambda: dist.broadcast(whole, 0, group),
+        "reduce": lambda: dist.reduce(whole, 0, group=group),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter(part, apart_parts, group=group),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(room, whole, group),
+        "all_gather": lambda: dist.all_gather(apart, whole, group),
+        "all_gather, chunks": lambda: dist.all_gather(chunks, whole, group),
+        "gather": lambda: dist.gather(whole, apart if root else None, 0, group),
+        "gather, chunks": lambda: dist.gather(whole, chunks if root else None, 0, group),
+        "scatter": lambda: dist.scatter(part, apart_parts if root else None, 0, group),
+        "scatter, chunks": lambda: dist.scatter(part, parts if root else None, 0, group),
+        "all_to_all_single": lambda: dist.all_to_all_single(chunks[0], whole, group=group),
+        "all_to_all, chunks": lambda: dist.all_to_all(list(chunks[0].chunk(ranks)), parts, group),
+    }
 
 
 def perceptron():
@@ -123,6 +151,11 @@ def main():
         tensor = torch.zeros(size // 4)
         functions = [lambda g=group, t=tensor: dist.all_reduce(t, group=g) for group in groups]
         line(f"all_reduce of {size >> 10} KiB", functions, max(2, min(300, BUDGET // size)))
+    for size in OTHER_SIZES:
+        ours, theirs = (others(size, group) for group in groups)
+        for name, own in ours.items():
+            times = max(2, min(100, BUDGET // size))
+            line(f"{name}, {size >> 10} KiB", (own, theirs[name]), times)
     for make in (perceptron, convolutions):
         functions = [steps(make, group) for group in groups]
         weights = sum(one.numel() for one in make()[0].parameters())

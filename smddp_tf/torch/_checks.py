@@ -44,14 +44,15 @@ def in_memory(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     """Tensors to write in place, copies of those that are lazy; then put_back() them."""
     if not any(map(_is_lazy, tensors)):
         return tensors
-    return [tensor.detach().resolve_conj().resolve_neg() for tensor in tensors]
+    return [tensor.detach().clone() if _is_lazy(tensor) else tensor for tensor in tensors]
 
 
 def put_back(written: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
-    """Gives lazy tensors what was written to their copies."""
+    """Copies what was written elsewhere to the tensors that it is for."""
     if written is not tensors:
         for tensor, copy in zip(tensors, written, strict=True):
-            tensor.detach().copy_(copy)
+            if copy is not tensor:
+                tensor.detach().copy_(copy)
 
 
 def check_dense(tensors: Sequence[torch.Tensor], what: str) -> None:

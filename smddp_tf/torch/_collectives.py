@@ -85,9 +85,8 @@ def _reduce(
     else:
         check_reducible(tensors[0].dtype, "allreduce")
         if before != 1 and not tensors[0].is_floating_point():
-            with torch.no_grad():
-                for tensor in written:
-                    tensor.copy_(prescaled(tensor, before))
+            for tensor in written:
+                tensor.detach().copy_(prescaled(tensor, before))
             order, before = f"{order} prescale_factor={before}".strip(), 1.0
         yield _requests.allreduce(written, op, before, order, after)
     _checks.put_back(written, tensors)
@@ -404,10 +403,7 @@ def send_all(tensors: list[Any], root: int, what: str) -> None:
     group = check_process_set(global_process_set)
     copies = [one if _checks.is_plain(one) else copy(one) for one in tensors]
     begin(what, None, group.id, _sent(copies, _sender(root, group)), wait=True)
-    with torch.no_grad():
-        for tensor, sent in zip(tensors, copies, strict=True):
-            if sent is not tensor:
-                tensor.copy_(sent)
+    _checks.put_back(copies, tensors)
 
 
 def broadcast_async_(
