@@ -23,6 +23,8 @@ from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._point_to_point import PointToPoint
 from smddp_tf.torch._steps import Collective, Steps, numbered
 
+_ONE_BY_ONE = 4 << 20  # bytes from which to gather and scatter tensors without a copy of them all
+
 
 def _list(tensors: Any) -> list[Any]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
@@ -391,11 +393,18 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(outputs), self.size(), what)
             for tensor in outputs:
                 _checks.check_elements(tensor.numel(), read.numel(), f"{what}'s output")
-        flat = _room(outputs, read)
-        counts = [read.numel() if p == root else 0 for _ in self._ranks for p in range(self.size())]
         words = f"gather to rank {root} elements={read.numel()}"
-        yield _requests.alltoall(flat, _apart(read, flat), counts, words)
-        _spread(flat, outputs)
+        if read.nbytes < _ONE_BY_ONE:
+            flat, size = _room(outputs, read), self.size()
+            counts = [read.numel() if p == root else 0 for _ in range(size) for p in range(size)]
+            yield _requests.alltoall(flat, _apart(read, flat), counts, words)
+            _spread(flat, outputs)
+            return written
+        read = functools.reduce(_apart, outputs, _checks.rows(read))
+        for rank in range(self.size()):
+            flat = _room(outputs[rank : rank + 1], read)
+            yield self._between(rank, root, flat, read, read.numel(), words)
+            _spread(flat, outputs[rank : rank + 1])
         return written
 
     @numbered("scatter")
@@ -409,11 +418,28 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(inputs), self.size(), what)
             for tensor in inputs:
                 _checks.check_elements(tensor.numel(), written.numel(), f"{what}'s input")
-        size = self.size()
-        counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
-        words = f"scatter from rank {root} elements={written.numel()}"
-        yield _requests.alltoall(written, _joined(inputs, written), counts, words)
+        words, size = f"scatter from rank {root} elements={written.numel()}", self.size()
+        if written.nbytes < _ONE_BY_ONE:
+            counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
+            yield _requests.alltoall(written, _joined(inputs, written), counts, words)
+            return [written]
+        inputs = [_apart(tensor, written) for tensor in inputs] or [written] * size
+        for rank, read in enumerate(inputs):
+            yield self._between(root, rank, written, read, written.numel(), words)
         return [written]
+
+    def _between(
+        self, source: int, target: int, written: Any, read: Any, elements: int, words: str
+    ) -> Any:
+        """A request that moves a tensor from one rank to one, and none of the others'."""
+        counts = [0] * self.size() ** 2
+        counts[source * self.size() + target] = elements
+        none = read.new_empty(0)
+        written, read = (
+            tensor if self._rank == rank else none
+            for tensor, rank in ((written, target), (read, source))
+        )
+        return _requests.alltoall(written, read, counts, f"{words}, {source} to {target}")
 
     @numbered("all_to_all_single")
     def alltoall_base(

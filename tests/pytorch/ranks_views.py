@@ -91,6 +91,33 @@ def in_place():
     report(done=True)
 
 
+@without_init
+def large():
+    """Large tensors are gathered and scattered one by one; also columns, and parts of others."""
+    _start()
+    rows, columns = 1024, 1100
+    own = torch.arange(rows * columns).view(rows, columns) + 1e6 * rank
+    expected = [own - 1e6 * (rank - one) for one in EVERYONE]
+    for root in EVERYONE:
+        apart = [torch.empty(rows, columns) for _ in EVERYONE]
+        apart[0] = torch.empty(columns, rows).t()
+        for given, room in ((own, apart), (own.t().contiguous().t(), list(apart))):
+            dist.gather(given, room if rank == root else None, root)
+            assert rank != root or all(map(torch.equal, room, expected)), root
+            part = torch.empty(rows, columns)
+            dist.scatter(part, room if rank == root else None, root)
+            assert torch.equal(part, own), root
+        for place in EVERYONE:  # the one of the root, or one that another rank's takes
+            room = [torch.empty(rows, columns) for _ in EVERYONE]
+            room[place].copy_(own)
+            dist.gather(room[place], room if rank == root else None, root)
+            assert rank != root or all(map(torch.equal, room, expected)), (root, place)
+            room = [one.clone() for one in expected]
+            dist.scatter(room[place], room if rank == root else None, root)
+            assert torch.equal(room[place], own), (root, place)
+    report(done=True)
+
+
 def _complex(of):
     return torch.tensor([1 + 2j, 3 - 4j]) * (of + 1)
 

@@ -30,7 +30,7 @@ def test_shapes(tmp_path, ranks):
     torch_job.run(tmp_path, "ranks_collectives", "shapes", ranks).check(ranks)
 
 
-@pytest.mark.parametrize("name", ["side_by_side", "in_place", "conjugated"])
+@pytest.mark.parametrize("name", ["side_by_side", "in_place", "large", "conjugated"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_views(tmp_path, name, ranks):
     """Chunks are read and written in place, no other memory is; lazy views have their values."""
