@@ -22,6 +22,7 @@ def test_nodes(tmp_path):
     """Two nodes of two ranks, over MPI."""
     env = {"SMDDP_NODES": "2"}
     torch_job.run(tmp_path, "ranks_collectives", "together", 4, env=env, names=EVERY).check(4)
+    torch_job.run(tmp_path, "ranks_views", "large", 4, env=env).check(4)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
