@@ -401,7 +401,7 @@ def _sender(root: int, group: ProcessGroup) -> int:
 def send_all(tensors: list[Any], root: int, what: str) -> None:
     """Sends tensors of the job's rank `root` to all, in place."""
     group = check_process_set(global_process_set)
-    copies = [one if _checks.is_plain(one) else copy(one) for one in tensors]
+    copies = [one if one.is_contiguous() else copy(one) for one in tensors]
     begin(what, None, group.id, _sent(copies, _sender(root, group)), wait=True)
     _checks.put_back(copies, tensors)
 

@@ -423,8 +423,9 @@ class SmddpProcessGroup(ProcessGroup):
             counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
             yield _requests.alltoall(written, _joined(inputs, written), counts, words)
             return [written]
-        inputs = [_apart(tensor, written) for tensor in inputs] or [written] * size
-        for rank, read in enumerate(inputs):
+        inputs = [_apart(tensor, written) for tensor in inputs]  # before any of them is written
+        for rank in range(size):
+            read = inputs[rank] if inputs else written  # which only the root reads
             yield self._between(root, rank, written, read, written.numel(), words)
         return [written]
 
@@ -435,10 +436,8 @@ class SmddpProcessGroup(ProcessGroup):
         counts = [0] * self.size() ** 2
         counts[source * self.size() + target] = elements
         none = read.new_empty(0)
-        written, read = (
-            tensor if self._rank == rank else none
-            for tensor, rank in ((written, target), (read, source))
-        )
+        written = written if self._rank == target else none
+        read = read if self._rank == source else none
         return _requests.alltoall(written, read, counts, f"{words}, {source} to {target}")
 
     @numbered("all_to_all_single")

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from harness import rank, report, size, without_init
 
 import smddp_tf.torch as hvd
+from smddp_tf.torch import _group
 
 EVERYONE = range(size)
 
@@ -97,6 +98,7 @@ def large():
     _start()
     rows, columns = 1024, 1100
     own = torch.arange(rows * columns).view(rows, columns) + 1e6 * rank
+    assert own.nbytes >= _group._ONE_BY_ONE
     expected = [own - 1e6 * (rank - one) for one in EVERYONE]
     for root in EVERYONE:
         apart = [torch.empty(rows, columns) for _ in EVERYONE]
