@@ -80,6 +80,26 @@ def others(size, group):
     }
 
 
+def messages(size, group):
+    """Messages between two ranks by name; `size`: of a message, in bytes."""
+    own, room = torch.zeros(size // 4), torch.zeros(size // 4)
+    first, peer = dist.get_rank() == 0, 1 - dist.get_rank()
+
+    def there_and_back():
+        if first:
+            dist.send(own, peer, group)
+        dist.recv(room, peer, group)
+        if not first:
+            dist.send(own, peer, group)
+
+    def both_ways():
+        pair = [dist.P2POp(dist.isend, own, peer, group), dist.P2POp(dist.irecv, room, peer, group)]
+        for work in dist.batch_isend_irecv(pair):
+            work.wait()
+
+    return {"send there and back": there_and_back, "batch_isend_irecv": both_ways}
+
+
 def perceptron():
     """1.9 million weights, a batch of 32."""
     layers = [torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 1024)]
@@ -153,6 +173,9 @@ def main():
         line(f"all_reduce of {size >> 10} KiB", functions, max(2, min(300, BUDGET // size)))
     for size in OTHER_SIZES:
         ours, theirs = (others(size, group) for group in groups)
+        if dist.get_world_size() == 2:
+            for calls, group in zip((ours, theirs), groups, strict=True):
+                calls |= messages(size, group)
         for name, own in ours.items():
             times = max(2, min(100, BUDGET // size))
             line(f"{name}, {size >> 10} KiB", (own, theirs[name]), times)

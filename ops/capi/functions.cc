@@ -15,6 +15,7 @@
 
 #include "capi/last_error.h"
 #include "capi/to_request.h"
+#include "capi/use.h"
 #include "core/log.h"
 #include "core/ranges.h"
 #include "engine/communicator.h"
@@ -35,48 +36,18 @@ struct smddp_plan {
 
 namespace {
 
-// All of the library's mutable global state but the least free number of a process set
-// (engine/communicator.cc) and whether we began MPI (transport/mpi). No destructor of a static ends
-// it, because TensorFlow's threads may still call into it while the process exits.
+// With the communicator (capi/use.h), all of the library's mutable global state but the least free
+// number of a process set (engine/communicator.cc) and whether we began MPI (transport/mpi). No
+// destructor of a static ends it, because TensorFlow's threads may still call into it while the
+// process exits.
 std::mutex init_mutex;
-std::atomic<Communicator*> communicator{nullptr};
 // Protected by init_mutex: communicators that have left, which threads may still be inside of.
 auto& retired = *new std::vector<std::unique_ptr<Communicator>>;
 std::string suggested_nccl;  // protected by init_mutex
-std::atomic<int> inside{0};  // how many Uses there are
-
-// Null before init() and after shutdown(). The communicator lives at least as long as this.
-class Use {
- public:
-  Use() {
-    ++inside;  // before the pointer is read
-    comm_ = communicator;
-  }
-  ~Use() { --inside; }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  Communicator* operator->() const { return comm_; }
-  explicit operator bool() const { return comm_ != nullptr; }
-
- private:
-  Communicator* comm_;
-};
 
 // With init_mutex. Those that cannot be freed now are when another job ends.
 void FreeRetired() {
   if (inside == 0) retired.clear();
-}
-
-Status NotInitialized() {
-  return {Code::kNotInitialized,
-          "smddp_tf has not been initialized; call smddp_tf.init() before any collective"};
-}
-
-// Returns null and sets *why if the set cannot be used.
-std::shared_ptr<RankSet> FindSet(const Use& comm, int number, Status* why) {
-  if (comm) return comm->Find(number, why);
-  *why = NotInitialized();
-  return nullptr;
 }
 
 Status RunRequest(const smddp_request& in) {

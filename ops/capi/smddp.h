@@ -253,6 +253,33 @@ typedef int (*smddp_allocate)(void* argument, const int64_t* rows, int ranks, vo
 SMDDP_EXPORT void smddp_post_ragged(const smddp_request* request, const int32_t* splits,
                                     int num_splits, smddp_allocate allocate, smddp_done done,
                                     void* argument);
+
+// ---- messages between two ranks -----------------------------------------------------------------
+
+#define SMDDP_ANY_RANK (-1)
+
+typedef struct smddp_message smddp_message;
+// 1 if ranks of the set can send each other messages, the same on all of them: they are on one node
+// and can read each other's memory; 0 if not. -1 if this rank is not in the set.
+SMDDP_EXPORT int smddp_has_messages(int process_set);
+// Starts to send bytes to a rank of the set, or to receive them: into `bytes` of room, which may be
+// more than what comes. Messages of one name between the same two ranks are matched in order. Both
+// ranks fail with SMDDP_MISMATCH if there is too little room. peer: its rank in the set; a receiver
+// may give SMDDP_ANY_RANK. `data` must stay valid until the message is over.
+// timeout_seconds: as in smddp_request; it counts while a thread is in smddp_message_wait.
+SMDDP_EXPORT int smddp_message_start(int process_set, int sends, int peer, void* data,
+                                     int64_t bytes, const char* name, double timeout_seconds,
+                                     smddp_message** message);
+// Waits for so many seconds: 0: only looks; < 0: without a limit. Sets *over if the message has
+// ended; only then the code is its outcome, and *source the rank of the set that has sent it.
+SMDDP_EXPORT int smddp_message_wait(smddp_message* message, double seconds, int* over, int* source);
+// Ends the message, with SMDDP_USAGE, unless a peer has begun to read it or it has been received.
+SMDDP_EXPORT void smddp_message_withdraw(smddp_message* message);
+// Frees what smddp_message_start returned, but does not end the message.
+SMDDP_EXPORT void smddp_message_delete(smddp_message* message);
+
+// ---- copies of a GPU's memory -------------------------------------------------------------------
+
 // Copies bytes of a GPU, and waits: to the host after what `stream` has to do, and from it at once.
 SMDDP_EXPORT int smddp_copy_to_host(void* to, const void* from, size_t bytes, void* stream);
 SMDDP_EXPORT int smddp_copy_from_host(void* to, const void* from, size_t bytes);

@@ -146,8 +146,9 @@ std::string Request::Describe() const {
   if (words) out << " " << *plan_text;
   out << "\n";
   if (plan_text != nullptr && !words) out << *plan_text;
-  // The text of a plan has all shapes; the sizes of parts have none of their own.
-  if (plan != 0 || kind == Kind::kPartSizes) return out.str();
+  // The text of a plan has all shapes; the sizes of parts, and messages, have none of their own.
+  const bool message = kind == Kind::kSend || kind == Kind::kReceive;
+  if (plan != 0 || kind == Kind::kPartSizes || message) return out.str();
   for (const TensorArg& tensor : tensors) {
     out << Info(dtype).name << " [";
     for (size_t i = 0; i < tensor.dims.size(); ++i) out << (i ? ", " : "") << tensor.dims[i];
@@ -158,7 +159,8 @@ std::string Request::Describe() const {
 
 const char* KindName(Kind kind) {
   constexpr const char* kNames[] = {"allreduce", "broadcast",     "allgather", "barrier",
-                                    "alltoall",  "reducescatter", "allgather", "vote"};
+                                    "alltoall",  "reducescatter", "allgather", "vote",
+                                    "send",      "recv"};
   return kNames[static_cast<int>(kind)];
 }
 

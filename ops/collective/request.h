@@ -26,6 +26,9 @@ enum class Kind : int {
   // Whether all ranks can let their devices run a collective (collective/device/vote.h): an
   // allreduce of one integer. Zeros stand in for a rank that has joined.
   kVote = 7,
+  // Not collectives: the two sides of a message (engine/messages.h).
+  kSend = 8,
+  kReceive = 9,
 };
 
 // Horovod's numbers.

@@ -46,8 +46,9 @@ struct Operation {
   // Whether the training step is blocked on it: true of explicit collectives, and of the last
   // bucket of a plan, which arrives when the backward pass is over.
   bool awaited = true;
-  double ready = 0;    // when it was enqueued
-  double started = 0;  // when its turn came
+  bool any_will_do = false;  // whether one of the missing ranks is enough
+  double ready = 0;          // when it was enqueued
+  double started = 0;        // when its turn came
   uint64_t sequence = 0;
 
   std::vector<char> memory;  // owns the request's tensors where no caller does

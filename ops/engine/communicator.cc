@@ -422,7 +422,10 @@ Status Communicator::RemoveSet(int number) {
 bool Communicator::InspectAll(
     double seconds, const std::function<void(Operation*, const std::vector<int>&)>& look) {
   bool all = true;
-  for (const auto& set : OwnSets()) all &= set->Inspect(seconds, look);
+  for (const auto& set : OwnSets()) {
+    all &= set->Inspect(seconds, look);
+    set->InspectMessages(seconds, look);
+  }
   return all;
 }
 

@@ -4,6 +4,7 @@
 
 #include <utility>  // for move
 
+#include "core/deadline.h"
 #include "core/guarded.h"
 #include "core/short_slice.h"
 
@@ -35,6 +36,7 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
       gradients_(std::move(connection_->channels[1]), selector, recorder, timeline,
                  TrackOf(number, true), true, UnlessClosed(broken)),
       plans_(&gradients_),
+      messages_(number, &connection_->topology, connection_->shm.get(), connection_->reads_peers),
       cycles_(&connection_->topology, connection_->shm.get()),
       spin_seconds_(spin_seconds) {}
 
@@ -55,12 +57,14 @@ void RankSet::StopProgress() {
   progress_wanted_.notify_all();
   shm()->RingSelf();
   if (progress_.joinable()) progress_.join();
+  messages_.Stop();
 }
 
 void RankSet::Fail(const Status& failure, Endings* endings) {
   direct_.Fail(failure, endings);
   gradients_.Fail(failure, endings);
   plans_.Fail(failure, endings);
+  messages_.Fail(failure);
 }
 
 void RankSet::CloseDevices(bool broken) {
@@ -152,6 +156,23 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
       waiter.Pause([&] { return channel->Pump() || done(); });
     }
   }
+}
+
+void RankSet::Await(Message* message, double seconds) {
+  auto ended = [&] { return message->over.load(std::memory_order_acquire); };
+  messages_.Advance();
+  if (ended() || seconds == 0) return;
+  messages_.BeginWait(message);
+  Waiter waiter = MakeWaiter();
+  Deadline deadline(seconds);
+  while (!ended() && (seconds < 0 || !deadline.Passed())) {
+    if (messages_.Advance()) {
+      waiter.Reset();
+    } else {
+      waiter.Pause([&] { return messages_.Advance() || ended(); });
+    }
+  }
+  messages_.EndWait(message);
 }
 
 // ---- join ---------------------------------------------------------------------------------------

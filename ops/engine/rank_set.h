@@ -1,9 +1,9 @@
 // RankSet: a process set, as seen by one of its members.
 //
-// It owns two channels (explicit collectives and gradient plans) and a progress thread that
-// advances asynchronous operations. A blocking call advances its channel on the caller's own
-// thread, so a small collective costs no thread switch. Sets share nothing, so a rank may be in
-// several sets without one waiting for another.
+// It owns two channels (explicit collectives and gradient plans), the messages between two ranks,
+// and a progress thread that advances asynchronous operations. A blocking call advances its channel
+// on the caller's own thread, so a small collective costs no thread switch. Sets share nothing, so
+// a rank may be in several sets without one waiting for another.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "engine/channel.h"
 #include "engine/connect/connect.h"
 #include "engine/deadlock_detector.h"
+#include "engine/messages.h"
 #include "engine/waiter.h"
 
 namespace smddp {
@@ -50,6 +51,11 @@ class RankSet {
   // possibly before this returns.
   void Post(std::unique_ptr<Operation> operation);
 
+  // ---- messages between two ranks
+  Messages* messages() { return &messages_; }
+  // Returns when the message is over, or `seconds` have passed; < 0: without a limit.
+  void Await(Message* message, double seconds);
+
   // Gradient plans; see BucketScheduler.
   Status BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run);
   void SubmitBucket(int64_t run, int bucket, std::unique_ptr<Operation> operation);
@@ -66,7 +72,7 @@ class RankSet {
   // Fails the job, since this rank could not go on in an operation of the set. Afterwards none is
   // pending.
   void Break(const Status& failure) { UnlessClosed(broken_)(failure, true); }
-  // Fails every operation, pending or future; see Channel.
+  // Fails every operation and message, pending or future; see Channel.
   void Fail(const Status& failure, Endings* endings);
   // After Fail; see Channel.
   bool AnnounceDeparture() { return direct_.AnnounceDeparture() & gradients_.AnnounceDeparture(); }
@@ -79,6 +85,11 @@ class RankSet {
   // look at all of them (Channel::Inspect).
   bool Inspect(double seconds,
                const std::function<void(Operation*, const std::vector<int>&)>& look);
+  // The same for messages.
+  void InspectMessages(double seconds,
+                       const std::function<void(Operation*, const std::vector<int>&)>& look) {
+    messages_.Inspect(seconds, look);
+  }
   double InspectPlans(double seconds, std::string* what) { return plans_.Inspect(seconds, what); }
   Status InspectCycles(double seconds) { return cycles_.Look(seconds, &direct_, &gradients_); }
   // Of explicit collectives; see Channel. The progress thread may be asleep, so this looks itself.
@@ -115,6 +126,7 @@ class RankSet {
   Channel direct_;
   Channel gradients_;
   BucketScheduler plans_;
+  Messages messages_;
   DeadlockDetector cycles_;
   const double spin_seconds_;
   std::atomic<double> crowded_until_{0};  // see Waiter

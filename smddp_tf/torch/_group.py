@@ -20,7 +20,8 @@ from smddp_tf._src.job import adding_sets
 from smddp_tf._src.job.reduce_op import ReduceOp as CoreOp
 from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _sparse, _steps
 from smddp_tf.torch._checks import BadInputError
-from smddp_tf.torch._point_to_point import PointToPoint
+from smddp_tf.torch._messages import Messages
+from smddp_tf.torch._point_to_point import PointToPoint, carrier
 from smddp_tf.torch._steps import Collective, Steps, numbered
 
 _ONE_BY_ONE = 4 << 20  # bytes from which to gather and scatter tensors without a copy of them all
@@ -179,6 +180,8 @@ class SmddpProcessGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """Leaves the group. The job goes on, for other groups, until the process ends."""
+        if self._between_two is not None:
+            self._between_two.leave()
         adding_sets.leave_set(self._set)
 
     def abort(self) -> None:
@@ -195,10 +198,14 @@ class SmddpProcessGroup(ProcessGroup):
     def next_collective(self, what: str, timeout: timedelta | None = None) -> Collective:
         """Counts one more collective of the group; its own timeout comes before the group's."""
         name = f"collective {next(self._count)} of group {self._label}"
+        return Collective(what, name, self._set, limit=self._limit(timeout))
+
+    def _limit(self, timeout: timedelta | None = None) -> float:
+        """In seconds; 0 for SMDDP_TIMEOUT_SECONDS."""
         own = timeout.total_seconds() if timeout else 0
         if own <= 0 and self._timeout != default_pg_timeout:
-            own = max(0, self._timeout.total_seconds())
-        return Collective(what, name, self._set, limit=max(0, own))
+            own = self._timeout.total_seconds()
+        return max(0, own)
 
     # ---- reductions
 
@@ -537,8 +544,9 @@ class SmddpProcessGroup(ProcessGroup):
 
     def _connections(self) -> PointToPoint:
         if self._between_two is None:
-            place = (self._store, self._rank, self.size())
-            self._between_two = PointToPoint(*place, self._timeout)
+            messages = Messages(self._set, self._label, self._limit())
+            place = (self._store, self._rank, self.size(), self._timeout)
+            self._between_two = PointToPoint(carrier(*place, messages))
         return self._between_two
 
     @torch.compiler.disable

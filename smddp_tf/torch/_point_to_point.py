@@ -1,7 +1,7 @@
-"""What the core does not have: sending between two ranks, by gloo.
+"""Sending between two ranks: by the core in a group on one node, else by gloo.
 
-Ranks connect when they first need to. gloo reads and writes the host's memory only, so tensors on a
-GPU pass through it.
+gloo connects ranks when they first need to. Both read and write the host's memory only, so tensors
+on a GPU pass through it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch.distributed import PrefixStore, Work
 
 from smddp_tf.torch import _gloo
+from smddp_tf.torch._messages import Messages
 
 
 class _ThroughHost(Work):
@@ -42,29 +43,49 @@ class _ThroughHost(Work):
     _source_rank = source_rank
 
 
-class PointToPoint:
-    """The connections of a group's rank.
+def carrier(
+    store: Any, rank: int, size: int, timeout: timedelta, messages: Messages
+) -> Messages | Any:
+    """What carries a group's messages, the same on all its ranks.
 
     Args:
       store: of the group.
-      rank, size: this process's place in it.
-      timeout: of a message.
+      rank: this process's, in the group.
+      size: the number of ranks in it.
+      timeout: of a message of gloo's.
+      messages: of the group, by the core.
+    """
+    if messages.serve():
+        return messages
+    return _gloo.connect(PrefixStore("p2p", store), rank, size, timeout, lazy=True)
+
+
+class PointToPoint:
+    """Sends and receives tensors, wherever they are.
+
+    Args:
+      carrier: of the group.
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
-        self._gloo = _gloo.connect(PrefixStore("p2p", store), rank, size, timeout, lazy=True)
+    def __init__(self, carrier: Messages | Any) -> None:
+        self._carrier = carrier
 
     def send(self, tensors: Any, dst: int, tag: int) -> Work:
         """Sends a list of one tensor."""
-        return self._gloo.send([tensor.detach().cpu() for tensor in tensors], dst, tag)
+        return self._carrier.send([tensor.detach().cpu() for tensor in tensors], dst, tag)
 
     def recv(self, tensors: Any, src: int, tag: int) -> Work:
         """Receives into a list of one tensor."""
-        return self._into(tensors, lambda host: self._gloo.recv(host, src, tag))
+        return self._into(tensors, lambda host: self._carrier.recv(host, src, tag))
 
     def recv_anysource(self, tensors: Any, tag: int) -> Work:
         """Receives from any rank."""
-        return self._into(tensors, lambda host: self._gloo.recv_anysource(host, tag))
+        return self._into(tensors, lambda host: self._carrier.recv_anysource(host, tag))
+
+    def leave(self) -> None:
+        """Ends messages that no peer has begun to read; what gloo runs goes on."""
+        if isinstance(self._carrier, Messages):
+            self._carrier.leave()
 
     @staticmethod
     def _into(tensors: Any, receive: Any) -> Work:

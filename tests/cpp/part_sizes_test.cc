@@ -58,7 +58,7 @@ void Append(int from, int to, int64_t count, std::vector<int32_t>* values) {
 
 const PartSizes kJoined(kFirstRowDim + kShownRowDims, 0);
 
-std::string Message(Kind kind, const std::vector<PartSizes>& all) {
+std::string Refusal(Kind kind, const std::vector<PartSizes>& all) {
   std::vector<int> job_ranks;  // as in a process set
   for (size_t r = 0; r < all.size(); ++r) job_ranks.push_back(static_cast<int>(10 * r));
   return CheckPartSizes(kind, all, job_ranks, "x").message();
@@ -113,7 +113,7 @@ TEST(RowsOfOtherShapesNameBoth) {
   auto gathered = [](const std::vector<std::vector<int64_t>>& shapes) {
     std::vector<PartSizes> all = {kJoined};
     for (auto& dims : shapes) all.push_back(OwnPartSizes(Kind::kAllgather, dims, {}, 3));
-    return Message(Kind::kAllgather, all);
+    return Refusal(Kind::kAllgather, all);
   };
   EXPECT_EQ(gathered({{3, 5}, {0, 5}}), std::string());
   EXPECT_EQ(gathered({{}, {}}), std::string());
@@ -135,8 +135,8 @@ TEST(SplitsThatDoNotFitNameTheRankAndTheRemedy) {
     return OwnPartSizes(Kind::kAlltoall, dims, splits, 2);
   };
   PartSizes good = own({4}, {});
-  EXPECT_EQ(Message(Kind::kAlltoall, {good, good}), std::string());
-  auto second = [&](const PartSizes& sizes) { return Message(Kind::kAlltoall, {good, sizes}); };
+  EXPECT_EQ(Refusal(Kind::kAlltoall, {good, good}), std::string());
+  auto second = [&](const PartSizes& sizes) { return Refusal(Kind::kAlltoall, {good, sizes}); };
   Contains(second(PartSizes(good.size(), 0)), "rank 10 has called join()");
   Contains(second(own({}, {})), "rank 10 has a scalar");
   Contains(second(own({4, 1}, {})),

@@ -218,6 +218,11 @@ bool Monitor::GoneFor(int job_rank, double seconds) const {
   return local != kElsewhere && gone_seconds_[local] >= seconds;
 }
 
+bool Monitor::HasLeft(int job_rank) const {
+  int local = LocalRank(job_rank);
+  return local != kElsewhere && shm_->Peer(local) == PeerState::kLeft;
+}
+
 bool Monitor::StillFor(int job_rank, double seconds) const {
   int local = LocalRank(job_rank);
   return local != kElsewhere && still_seconds_[local] >= seconds;
@@ -237,8 +242,12 @@ std::vector<int> Monitor::Culprits(const std::vector<int>& missing) const {
 
 void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missing,
                              Status* failure) {
+  auto gone = [&](int rank) { return GoneFor(rank, kGrace); };
+  const bool others_may =
+      operation->any_will_do && !std::all_of(missing.begin(), missing.end(), gone);
   for (int rank : missing) {
-    if (failure->ok() && GoneFor(rank, kGrace)) *failure = DeathOf(*operation, rank);
+    if (others_may && HasLeft(rank)) continue;
+    if (failure->ok() && gone(rank)) *failure = DeathOf(*operation, rank);
     if (failure->ok() && watched_->CanGoOn() && StillFor(rank, kSilentSeconds)) {
       *failure = SilenceOf(*operation, rank);
     }

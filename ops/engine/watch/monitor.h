@@ -55,6 +55,7 @@ class Monitor {
   // A rank's place among those of this node, or kElsewhere.
   int LocalRank(int job_rank) const;
   bool GoneFor(int job_rank, double seconds) const;
+  bool HasLeft(int job_rank) const;
   bool StillFor(int job_rank, double seconds) const;
   bool StandsStill(int job_rank) const;
   std::vector<int> Culprits(const std::vector<int>& missing) const;

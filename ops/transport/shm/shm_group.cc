@@ -67,9 +67,9 @@ Range ShmGroup::PartOf(int local_rank, int local_size, size_t chunk_bytes) {
 
 std::string ShmGroup::Layout() {
   std::string text;
-  for (size_t size :
-       {sizeof(GroupHeader), sizeof(RankCell), sizeof(ChannelCell), sizeof(SlotHeader),
-        sizeof(PullReport), sizeof(pthread_mutex_t), size_t{kChannels}, size_t{kSlots}}) {
+  for (size_t size : {sizeof(GroupHeader), sizeof(RankCell), sizeof(ChannelCell),
+                      sizeof(SlotHeader), sizeof(PullReport), sizeof(pthread_mutex_t),
+                      size_t{kChannels}, size_t{kSlots}, size_t{kMessageSlots}}) {
     text += (text.empty() ? "" : " ") + std::to_string(size);
   }
   return text;
@@ -168,43 +168,49 @@ PeerState ShmGroup::Peer(int r) const {
   return static_cast<PeerState>(peer.state.load(std::memory_order_acquire));
 }
 
-void ShmGroup::Ring(int r) const {
-  RankCell& peer = cells_[r];
-  if (peer.sleepers.load(std::memory_order_relaxed) == 0) return;
-  peer.doorbell.fetch_add(1, std::memory_order_release);
-  Futex(&peer.doorbell, FUTEX_WAKE, INT_MAX, nullptr);
+void ShmGroup::Ring(int r, Bell bell) const {
+  Doorbell& door = cells_[r].doorbells[static_cast<int>(bell)];
+  if (door.sleepers.load(std::memory_order_relaxed) == 0) return;
+  door.word.fetch_add(1, std::memory_order_release);
+  Futex(&door.word, FUTEX_WAKE, INT_MAX, nullptr);
 }
 
 void ShmGroup::RingPeers() const {
   // Pairs with the increment in PrepareSleep: either we see the sleeper or it sees our counter.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int r = 0; r < size_; ++r) {
-    if (r != rank_) Ring(r);
+    if (r != rank_) Ring(r, Bell::kWaits);
   }
 }
 
 void ShmGroup::RingSelf() const {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // as in RingPeers
-  Ring(rank_);
+  Ring(rank_, Bell::kWaits);
 }
 
-uint32_t ShmGroup::PrepareSleep() const {
-  RankCell& self = cells_[rank_];
-  uint32_t ticket = self.doorbell.load(std::memory_order_acquire);
-  self.sleepers.fetch_add(1, std::memory_order_seq_cst);
+void ShmGroup::RingForMessage(int r) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // as in RingPeers
+  Ring(r, Bell::kWaits);
+  Ring(r, Bell::kMessages);
+}
+
+uint32_t ShmGroup::PrepareSleep(Bell bell) const {
+  Doorbell& own = Own(bell);
+  uint32_t ticket = own.word.load(std::memory_order_acquire);
+  own.sleepers.fetch_add(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return ticket;
 }
 
-void ShmGroup::Sleep(uint32_t ticket, int timeout_ms) const {
+void ShmGroup::Sleep(uint32_t ticket, int timeout_ms, Bell bell) const {
   timespec timeout{timeout_ms / 1000, (timeout_ms % 1000) * 1000000L};
   // Woken, interrupted, rung before we slept, or timed out: the caller checks again in every case.
-  Futex(&cells_[rank_].doorbell, FUTEX_WAIT, ticket, &timeout);
-  CancelSleep();
+  Futex(&Own(bell).word, FUTEX_WAIT, ticket, &timeout);
+  CancelSleep(bell);
 }
 
-void ShmGroup::CancelSleep() const {
-  cells_[rank_].sleepers.fetch_sub(1, std::memory_order_relaxed);
+void ShmGroup::CancelSleep(Bell bell) const {
+  Own(bell).sleepers.fetch_sub(1, std::memory_order_relaxed);
 }
 
 uint64_t ShmGroup::TakeJoinTicket(int job_rank) const {

@@ -1,6 +1,6 @@
 // ShmGroup: the ranks of one node, connected by a shared-memory segment.
 //
-// The segment holds, for each rank, a cell (liveness, doorbell, progress counters) and, for each
+// The segment holds, for each rank, a cell (liveness, doorbells, progress counters) and, for each
 // channel, kSlots staging slots of chunk_bytes and a report on every peer. A channel is an ordered
 // stream of chunks, numbered from 0 and never reused; chunk k uses slot k % kSlots. A counter is
 // the number of chunks that a rank has finished in a phase, so it only grows and has a single
@@ -21,6 +21,7 @@ namespace smddp {
 
 constexpr int kChannels = 2;
 constexpr int kSlots = 4;
+constexpr int kMessageSlots = 32;  // more messages wait in their sender
 constexpr size_t kDetailBytes = 64 << 10;
 constexpr size_t kFailureBytes = 4096;
 constexpr size_t kTitleBytes = 248;
@@ -73,14 +74,51 @@ struct alignas(64) ChannelReport {
   char title[kTitleBytes];  // of the operation, while kStuck
 };
 
+// What has become of a message that its sender offers in a slot; see engine/messages.h.
+enum class Offer : uint8_t {
+  kNone = 0,        // the slot is free
+  kOpen = 1,        // the bytes may be read
+  kClaimed = 2,     // the receiver reads them
+  kTaken = 3,       // it has read them
+  kTooLong = 4,     // it has room for fewer bytes, and has read none
+  kUnreadable = 5,  // it cannot read this rank's memory
+  kWithdrawn = 6,   // the sender has given up, and what has been read may be anything
+};
+
+// Written by the sender, but for what becomes of it and `room`. A receiver may look at a slot while
+// it gets another message, so it reads `state` before and after.
+struct alignas(64) MessageSlot {
+  std::atomic<uint64_t> state;  // the message's number and the Offer; see MessageState
+  std::atomic<int32_t> target;  // local rank
+  int32_t pid;                  // the sender's, in whose memory the bytes are
+  std::atomic<uint64_t> key;    // of the message's name
+  uint64_t address, bytes;
+  uint64_t room;  // of the receiver, if the message is too long
+};
+// `serial` grows with each message of the sender.
+inline uint64_t MessageState(uint64_t serial, Offer offer) {
+  return serial << 8 | static_cast<uint64_t>(offer);
+}
+inline Offer OfferIn(uint64_t state) { return static_cast<Offer>(state & 0xff); }
+static_assert(sizeof(MessageSlot) == 64, "a line of the cache");
+
+struct Doorbell {
+  alignas(64) std::atomic<uint32_t> word;  // a futex
+  std::atomic<uint32_t> sleepers;
+};
+// What a thread of a rank sleeps for: any step of the collectives and messages that threads wait
+// for, or messages that no thread waits for.
+enum class Bell { kWaits, kMessages };
+
 struct RankCell {
   alignas(64) pthread_mutex_t alive;  // robust: the kernel marks it when its owner dies
   std::atomic<int> state;             // PeerState
   int pid;
   int job_rank;
-  alignas(64) std::atomic<uint32_t> doorbell;  // futex word
-  std::atomic<uint32_t> sleepers;
+  Doorbell doorbells[2];  // by Bell
   ChannelCell channels[kChannels];
+  std::atomic<uint32_t> offers;  // how many of the first slots may be in use
+  MessageSlot messages[kMessageSlots];
   std::atomic<uint64_t> joins;  // join tickets taken by this rank
   std::atomic<uint64_t> beats;  // how often its monitor has looked
   MismatchReport mismatches[kChannels];
@@ -151,10 +189,12 @@ class ShmGroup {
   void RingPeers() const;
   // Wakes other threads of this rank that wait for an operation which this thread has completed.
   void RingSelf() const;
+  // Wakes the threads of one rank that sleep for what a message's slot now says.
+  void RingForMessage(int r) const;
   // To sleep: call Prepare, check once more for work, then call Sleep or Cancel.
-  uint32_t PrepareSleep() const;
-  void Sleep(uint32_t ticket, int timeout_ms) const;
-  void CancelSleep() const;
+  uint32_t PrepareSleep(Bell bell = Bell::kWaits) const;
+  void Sleep(uint32_t ticket, int timeout_ms, Bell bell = Bell::kWaits) const;
+  void CancelSleep(Bell bell = Bell::kWaits) const;
 
   // Takes a join ticket. Returns the number of tickets at which all ranks have one for this round.
   // The group records which rank took the last ticket of a round.
@@ -181,7 +221,8 @@ class ShmGroup {
  private:
   struct GroupHeader;
 
-  void Ring(int r) const;
+  void Ring(int r, Bell bell) const;
+  Doorbell& Own(Bell bell) const { return cells_[rank_].doorbells[static_cast<int>(bell)]; }
 
   char* memory_;
   int rank_, size_;
