@@ -145,7 +145,7 @@ TEST(MemoryThatNobodyElseMayReadIsMoved) {
 }
 
 TEST(WhatAPeerThatGaveUpHasLentDoesNotCount) {
-  for (Kind kind : {Kind::kBroadcast, Kind::kAllgather}) {
+  for (Kind kind : {Kind::kAlltoall, Kind::kAllgather}) {
     InprocJob job(2, 1, kChunk, true);
     Selector selector;
     selector.single_copy_bytes = 0;
@@ -156,8 +156,8 @@ TEST(WhatAPeerThatGaveUpHasLentDoesNotCount) {
     for (int r = 0; r < 2; ++r) {
       requests[r].kind = kind;
       requests[r].dtype = DType::kUint8;
-      requests[r].root = 1;
-      requests[r].part_bytes.assign(kind == Kind::kAllgather ? 2 : 0, 5000);
+      requests[r].part_bytes.assign(kind == Kind::kAllgather ? 2 : 4,
+                                    kind == Kind::kAllgather ? 5000 : 2500);
       requests[r].tensors = {{in[r].data(), out.data(), {5000}}};
       collectives[r] = selector.Make(&job.resources(r), &requests[r], nullptr);
     }

@@ -90,6 +90,7 @@ class InprocJob {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
     selector.single_copy_bytes = 0;
+    selector.single_copy_gathers = topologies_[rank]->size;
     return RunToEnd(selector.Make(&resources_[rank], &request, nullptr).get(), request);
   }
 

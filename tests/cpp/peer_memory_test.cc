@@ -19,15 +19,17 @@ using smddp_test::RunRanks;
 TEST(AMismatchOfWhatPeersWouldReadIsSeenFirst) {
   InprocJob job(3, 1, kChunk, true);
   RunRanks(3, [&](int rank) {
-    std::vector<int32_t> data(1000, rank);
+    std::vector<int32_t> data(1000, rank), all(3000, -1);
     Request request;
-    request.kind = Kind::kBroadcast;
+    request.kind = Kind::kAllgather;
     request.dtype = DType::kInt32;
+    request.part_bytes.assign(3, 4000);
     for (bool agree : {false, true}) {
-      request.tensors = {{data.data(), data.data(), {agree || rank != 1 ? 1000 : 999}}};
+      request.tensors = {{data.data(), all.data(), {500, 2}}};
+      if (!agree && rank == 1) request.tensors[0].dims = {1000, 1};
       Status status = job.Run(rank, request);
       ASSERT(status.code() == (agree ? Code::kOk : Code::kMismatch), status.message());
-      EXPECT_EQ(data[0], agree ? 0 : rank);
+      for (int r = 0; r < 3; ++r) EXPECT_EQ(all[r * 1000], agree ? r : -1);
     }
   });
 }

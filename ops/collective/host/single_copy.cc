@@ -18,9 +18,9 @@ namespace {
 
 // The contents of a slot. A joined rank leaves it zeroed: pid 0 stands for a rank that contributes
 // zeros.
-struct Table {
+struct Lent {
   int64_t pid;
-  uint64_t inputs[];  // addresses, one per tensor
+  uint64_t input;  // address
 };
 
 constexpr uint64_t kRefused = 2;  // SlotHeader::verdict: this rank could not read a peer's memory
@@ -53,38 +53,31 @@ class SingleCopyMove::Reading : public Pipeline {
   bool Conclude(bool* moved) override;
 
  private:
-  Status ReadBroadcast(const Table& root);
-  Status ReadPart(const Table& source, int rank);
+  Status ReadPart(const Lent& source, int rank);
   bool AnyGaveUp() const;
   bool large_;
   bool refused_ = false;
 };
 
-std::string SingleCopyMove::Cannot(const ChannelResources& resources, const Request& request) {
+std::string SingleCopyMove::Cannot(const ChannelResources& resources, const Request&) {
   if (resources.topology->num_nodes > 1) return "works inside one node only";
   if (!resources.reads_peers) return "the ranks cannot read each other's memory";
-  bool fits =
-      sizeof(Table) + sizeof(uint64_t) * request.tensors.size() <= resources.shm->chunk_bytes();
-  return fits ? "" : "there are too many tensors";
+  return "";
 }
 
 void SingleCopyMove::Reading::Stage(size_t i) {
-  Table* own = reinterpret_cast<Table*>(Slot(shm_->rank(), i));
-  own->pid = ::getpid();
-  for (size_t t = 0; t < request_->tensors.size(); ++t) {
-    own->inputs[t] = reinterpret_cast<uintptr_t>(request_->tensors[t].in);
-  }
+  *reinterpret_cast<Lent*>(Slot(shm_->rank(), i)) = {
+      ::getpid(), reinterpret_cast<uintptr_t>(request_->tensors[0].in)};
 }
 
 bool SingleCopyMove::Reading::Combine(size_t i) {
   // On one node, so the ranks of the set are the local ranks, in the same order.
-  auto table = [&](int rank) -> const Table& { return *reinterpret_cast<Table*>(Slot(rank, i)); };
+  auto lent = [&](int rank) -> const Lent& { return *reinterpret_cast<Lent*>(Slot(rank, i)); };
   Status read;
-  if (request_->kind == Kind::kBroadcast) read = ReadBroadcast(table(topo_.RankOf(request_->root)));
   // Every rank starts with itself and goes on with the next one, so they read different peers.
-  for (int step = 0; request_->gathers() && step < topo_.size && read.ok(); ++step) {
+  for (int step = 0; step < topo_.size && read.ok(); ++step) {
     int rank = (topo_.rank + step) % topo_.size;
-    read = ReadPart(table(rank), rank);
+    read = ReadPart(lent(rank), rank);
   }
   // The engine reports that a peer is gone, since it knows how it ended. A peer that has given up
   // reuses its memory, so data read from it is not valid.
@@ -111,25 +104,9 @@ bool SingleCopyMove::Reading::Conclude(bool*) {
   return true;
 }
 
-Status SingleCopyMove::Reading::ReadBroadcast(const Table& root) {
-  bool own = topo_.RankOf(request_->root) == topo_.rank;
-  std::vector<PeerBytes> wanted;
-  for (size_t t = 0; t < request_->tensors.size(); ++t) {
-    const TensorArg& tensor = request_->tensors[t];
-    size_t bytes = tensor.count() * Info(request_->dtype).size;
-    if (bytes == 0 || (own && tensor.in == tensor.out)) continue;
-    if (own) {
-      CopyBytes(tensor.out, tensor.in, bytes, large_);
-    } else {
-      wanted.push_back({tensor.out, root.inputs[t], bytes});
-    }
-  }
-  return ReadPeer(static_cast<int>(root.pid), wanted);
-}
-
 // Reads the part that `rank` has for this rank: of an allgather its whole input, of an alltoall one
 // part of it.
-Status SingleCopyMove::Reading::ReadPart(const Table& source, int rank) {
+Status SingleCopyMove::Reading::ReadPart(const Lent& source, int rank) {
   const auto& parts = request_->part_bytes;
   bool alltoall = request_->kind == Kind::kAlltoall;
   auto part = [&](int from, int to) { return parts[alltoall ? from * topo_.size + to : from]; };
@@ -144,7 +121,7 @@ Status SingleCopyMove::Reading::ReadPart(const Table& source, int rank) {
     return {};
   }
   if (rank != topo_.rank) {
-    return ReadPeer(static_cast<int>(source.pid), {{out, source.inputs[0] + from, bytes}});
+    return ReadPeer(static_cast<int>(source.pid), {{out, source.input + from, bytes}});
   }
   CopyBytes(out, static_cast<const char*>(tensor.in) + from, bytes, large_);
   return {};
@@ -163,17 +140,10 @@ Progress SingleCopyMove::Advance() {
   if (progress != Progress::kDone || !reading_->status().ok() || !reading_->refused()) {
     return progress;
   }
-  switch (request_->kind) {
-    case Kind::kBroadcast:
-      through_slots_ = std::make_unique<ShmBroadcast>(resources_, request_);
-      break;
-    case Kind::kAllgather:
-    case Kind::kPartSizes:
-      through_slots_ = std::make_unique<ShmAllgather>(resources_, request_);
-      break;
-    default:
-      through_slots_ = std::make_unique<ShmAlltoall>(resources_, request_);
-      break;
+  if (request_->kind == Kind::kAlltoall) {
+    through_slots_ = std::make_unique<ShmAlltoall>(resources_, request_);
+  } else {
+    through_slots_ = std::make_unique<ShmAllgather>(resources_, request_);
   }
   progress = through_slots_->Advance();
   return progress == Progress::kDone ? progress : Progress::kSome;

@@ -1,4 +1,4 @@
-// Broadcast, allgather and alltoall of large tensors inside a node, with a single copy per byte.
+// Allgather and alltoall of large tensors inside a node, with a single copy per byte.
 //
 // Each rank publishes the addresses of its inputs in its slot; peers read the bytes that they need
 // from there directly into their own outputs (transport/shm/peer_memory.h). A rank is done only

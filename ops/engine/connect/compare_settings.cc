@@ -67,7 +67,8 @@ SharedSettings WithCore(SharedSettings terms, const Config& config) {
   add("shared memory layout", ShmGroup::Layout());
   add("oneshot limit of two ranks", std::to_string(selector.oneshot_bytes_of_two));
   add("oneshot limit", std::to_string(selector.oneshot_bytes));
-  add("single copy limit", std::to_string(selector.single_copy_bytes));
+  add("single copy limit", std::to_string(selector.single_copy_bytes) + " " +
+                               std::to_string(selector.single_copy_gathers));
   add("SMDDP_ALLREDUCE", OrAutomatic(config.allreduce));
   add("SMDDP_CHUNK_BYTES",
       OrAutomatic(config.chunk_bytes == 0 ? "" : std::to_string(config.chunk_bytes)));

@@ -127,9 +127,6 @@ class Generator {
         call.dims.push_back({n});
       }
     }
-    if (program_.reads_peers && call.kind == Kind::kBroadcast && random_.Chance(0.5)) {
-      call.dims[0] = {40000};
-    }
     return call;
   }
 
