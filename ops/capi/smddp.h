@@ -231,6 +231,11 @@ typedef struct {
   // The collective fails once nothing in it has moved for so long; 0: SMDDP_TIMEOUT_SECONDS. Each
   // rank's own: ranks do not compare it.
   double timeout_seconds;
+  // Allgather and alltoall in host memory: where each rank's part goes, by its rank in the set,
+  // instead of the tensor's `out`; and of an alltoall, where the part for each rank is, instead of
+  // its `in`. Each rank's own choice; null: the tensor's.
+  void* const* outputs;
+  const void* const* inputs;
 } smddp_request;
 
 // Blocks until this rank's part is complete.

@@ -134,6 +134,21 @@ Status SetParts(const int64_t* part_bytes, const Topology& topo, Request* out) {
   return {};
 }
 
+// Sets where the parts of an allgather or alltoall are, if they are not in one tensor.
+Status SetPlaces(const smddp_request& in, const Topology& topo, Request* out) {
+  const bool given = in.outputs != nullptr || in.inputs != nullptr;
+  const bool takes = in.inputs == nullptr ? out->gathers() : out->kind == Kind::kAlltoall;
+  if (given && (!takes || out->device != nullptr)) {
+    return Refuse(std::string("several outputs or inputs are not for ") + KindName(out->kind) +
+                  " in " + out->memory + " memory");
+  }
+  for (int r = 0; r < topo.size; ++r) {
+    if (in.outputs != nullptr) out->part_outputs.push_back(static_cast<char*>(in.outputs[r]));
+    if (in.inputs != nullptr) out->part_inputs.push_back(static_cast<const char*>(in.inputs[r]));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status PlaceOutput(const std::vector<int64_t>& rows, const void* out, void* stream,
@@ -200,7 +215,10 @@ Status ToRequest(const smddp_request& in, const Topology& topo, Parts parts, Req
   }
   Status placed = SetMemory(in, out);
   if (!placed.ok()) return placed;
-  if (parts == Parts::kKnown) return SetParts(in.part_bytes, topo, out);
+  if (parts == Parts::kKnown) {
+    Status places = SetPlaces(in, topo, out);
+    return places.ok() ? SetParts(in.part_bytes, topo, out) : places;
+  }
   if (out->gathers() && in.num_tensors == 1) return {};
   return Refuse(
       std::string("sizes are exchanged for an allgather or alltoall of one tensor, not ") + "for " +

@@ -72,6 +72,28 @@ SpanList Request::Spans() const {
   return SpanList(std::move(spans), Info(dtype).size);
 }
 
+std::vector<char*> Request::PartOutputs(int rank, int size) const {
+  if (!part_outputs.empty() || tensors.empty()) return part_outputs;
+  std::vector<char*> outputs;
+  char* next = static_cast<char*>(tensors[0].out);
+  for (int r = 0; r < size; ++r) {
+    outputs.push_back(next);
+    next += PartBytes(r, rank, size);
+  }
+  return outputs;
+}
+
+std::vector<const char*> Request::PartInputs(int rank, int size) const {
+  if (!part_inputs.empty() || tensors.empty()) return part_inputs;
+  std::vector<const char*> inputs;
+  const char* next = static_cast<const char*>(tensors[0].in);
+  for (int r = 0; r < size; ++r) {
+    inputs.push_back(next);
+    if (kind == Kind::kAlltoall) next += PartBytes(rank, r, size);
+  }
+  return inputs;
+}
+
 uint64_t Request::Key() const {
   if (has_joined()) return joined.key;
   if (subject != nullptr) return subject->Key();

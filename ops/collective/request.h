@@ -72,6 +72,10 @@ struct Request {
   // Allgather: bytes that each rank of the set contributes; the output is laid out in rank order.
   // Alltoall: bytes from rank r to rank p at [r * size + p]; both buffers are in rank order.
   std::vector<size_t> part_bytes;
+  // Where each rank's part goes on this rank, and of an alltoall, where the part for each rank is;
+  // empty: in the tensor's output and input.
+  std::vector<char*> part_outputs;
+  std::vector<const char*> part_inputs;
   // Gradient buckets: the plan's fingerprint, the number of the run, and the bucket; `plan_text`
   // has one line per gradient. Of other requests it is what else must be equal on all ranks: words
   // on one line, or lines.
@@ -109,6 +113,14 @@ struct Request {
   size_t moved_bytes() const;
   size_t bytes() const { return count() * Info(dtype).size; }
   SpanList Spans() const;
+  // Of what gathers, for rank `rank` of `size`: part_outputs and part_inputs, or the parts' places
+  // in the tensor.
+  std::vector<char*> PartOutputs(int rank, int size) const;
+  std::vector<const char*> PartInputs(int rank, int size) const;
+  size_t PartBytes(int source, int target, int size) const {
+    return part_bytes[kind == Kind::kAlltoall ? static_cast<size_t>(source) * size + target
+                                              : static_cast<size_t>(source)];
+  }
 
   // Distinguishes operations of one rank: a hash of the name, and of whether it gathers sizes.
   uint64_t Key() const;

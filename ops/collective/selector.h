@@ -15,7 +15,7 @@ struct Selector {
   size_t oneshot_bytes = 16 << 10;
   // From this size on, payloads are read directly from the peers' memory where possible.
   size_t single_copy_bytes = 32 << 10;
-  int single_copy_gathers = 2;  // of up to so many ranks
+  int single_copy_gathers = 2;   // of up to so many ranks
   std::string forced_allreduce;  // by name; empty: automatic
 
   // `request` and `resources` must outlive the collective. `why`, unless null, receives one line

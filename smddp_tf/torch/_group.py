@@ -18,13 +18,11 @@ from torch.distributed.constants import default_pg_timeout
 
 from smddp_tf._src.job import adding_sets
 from smddp_tf._src.job.reduce_op import ReduceOp as CoreOp
-from smddp_tf.torch import _checks, _dtypes, _monitored, _requests, _sparse, _steps
+from smddp_tf.torch import _checks, _dtypes, _lists, _monitored, _requests, _sparse, _steps
 from smddp_tf.torch._checks import BadInputError
 from smddp_tf.torch._messages import Messages
 from smddp_tf.torch._point_to_point import PointToPoint, carrier
 from smddp_tf.torch._steps import Collective, Steps, numbered
-
-_ONE_BY_ONE = 4 << 20  # bytes from which to gather and scatter tensors without a copy of them all
 
 
 def _list(tensors: Any) -> list[Any]:
@@ -44,55 +42,6 @@ def _long_dims(tensor: torch.Tensor) -> list[int]:
 def _elements(tensor: torch.Tensor) -> list[int]:
     """Their number, the only thing that torch.distributed.broadcast wants to be equal."""
     return [tensor.numel()]
-
-
-def _side_by_side(tensors: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """Their elements without a copy, if each begins where the one before it ends, as chunks do."""
-    first = tensors[0].detach()
-    storage, place = first.untyped_storage().data_ptr(), first.data_ptr()
-    for tensor in tensors:
-        same = tensor.untyped_storage().data_ptr() == storage
-        if not same or tensor.data_ptr() != place or not _checks.is_plain(tensor):
-            return None
-        place += tensor.numel() * tensor.element_size()
-    return first.as_strided([sum(tensor.numel() for tensor in tensors)], [1])
-
-
-def _joined(tensors: Sequence[torch.Tensor], written: torch.Tensor) -> torch.Tensor:
-    """The elements of all tensors, one after the other, apart from what is written."""
-    if not tensors:
-        return written.new_empty(0)
-    whole = _side_by_side(tensors)
-    if whole is None:
-        return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-    return _apart(whole, written)
-
-
-def _room(tensors: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    """Where the elements of all tensors are written, one after the other; then _spread() them."""
-    whole = _side_by_side(tensors) if tensors else None
-    return like.new_empty(sum(t.numel() for t in tensors)) if whole is None else whole
-
-
-def _spread(elements: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-    """Copies elements, one after the other, into tensors, if they are not there."""
-    if tensors and elements.data_ptr() == tensors[0].data_ptr():
-        return
-    parts = elements.split([tensor.numel() for tensor in tensors])
-    for tensor, part in zip(tensors, parts, strict=True):
-        tensor.detach().copy_(part.view(tensor.shape))
-
-
-def _apart(read: torch.Tensor, written: torch.Tensor) -> torch.Tensor:
-    """A tensor that is read, or a copy if it may lie where others are written."""
-    same = read.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
-    return read.clone() if same else _checks.rows(read)
-
-
-def _own_part(read: torch.Tensor, written: torch.Tensor, before: int) -> torch.Tensor:
-    """What is gathered: as it is, if it lies where it goes to, `before` elements from the first."""
-    in_place = read.data_ptr() == written.data_ptr() + before * read.element_size()
-    return read if in_place and _checks.is_plain(read) else _apart(read, written)
 
 
 def _reduce_bools(tensors: list[Any], op: Any, words: str) -> Steps:
@@ -270,8 +219,8 @@ class SmddpProcessGroup(ProcessGroup):
             )
         for tensor in tensors:
             everyone = tensor.new_empty((self.size(), tensor.numel()))
-            yield _requests.allgather(everyone, _apart(tensor, everyone))
-            _spread(functools.reduce(fold, everyone), [tensor])
+            yield _requests.allgather(everyone, _lists.apart(tensor, everyone))
+            _lists.spread(functools.reduce(fold, everyone), [tensor])
 
     @numbered("reduce_scatter_tensor")
     def _reduce_scatter_base(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
@@ -302,11 +251,11 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_dense([written, *read], what)
         _checks.check_elements(written.numel(), read[self._rank].numel(), f"{what}'s output")
         if len({tensor.numel() for tensor in read}) == 1:
-            yield from self._scatter_sum(written, _joined(read, written), _op(opts))
+            yield from self._scatter_sum(written, _lists.joined(read, written), _op(opts))
         else:
             whole = torch.cat([tensor.detach().reshape(-1) for tensor in read])
             yield from self._reduce([whole], _op(opts), what)
-            _spread(whole.split([tensor.numel() for tensor in read])[self._rank], [written])
+            _lists.spread(whole.split([tensor.numel() for tensor in read])[self._rank], [written])
         return [written]
 
     def _scatter_sum(self, written: Any, read: Any, op: Any) -> Steps:
@@ -316,12 +265,12 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_elements(read.numel(), self.size() * written.numel(), f"{what}'s input")
         known = _dtypes.core_op(op)
         if known is not None and read.dtype in _dtypes.REDUCIBLE:
-            read = _apart(read, written)
+            read = _lists.apart(read, written)
             yield _requests.reducescatter(written, read, self.size(), *known)
             return
         whole = read.detach().clone(memory_format=torch.contiguous_format).view(-1)
         yield from self._reduce([whole], op, what)
-        _spread(whole.chunk(self.size())[self._rank], [written])
+        _lists.spread(whole.chunk(self.size())[self._rank], [written])
 
     # ---- what only moves
 
@@ -361,7 +310,8 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_dense([written, read], what)
         _checks.check_elements(written.numel(), self.size() * read.numel(), f"{what}'s output")
         before = self._rank * read.numel()
-        yield _requests.allgather(written, _own_part(read, written, before))  # FSDP's is in place
+        own = _lists.own_part(read, written, before)  # FSDP's is in place
+        yield _requests.allgather(written, own)
 
     @numbered("all_gather")
     def allgather(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
@@ -384,11 +334,15 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_dense([*written, read], what)
         counts = [tensor.numel() for tensor in written]
         _checks.check_elements(read.numel(), counts[self._rank], f"{what}'s input")
-        flat = _room(written, read)
-        own = _own_part(read, flat, sum(counts[: self._rank]))
-        even = len(set(counts)) == 1
-        yield _requests.allgather(flat, own, None if even else counts)
-        _spread(flat, written)
+        sizes = None if len(set(counts)) == 1 else counts
+        if _lists.in_host_memory(written):
+            own = _lists.unchanged(read, _lists.places(written), self._rank)
+            yield _requests.with_lists(_requests.allgather(own, own, sizes), written)
+            return
+        flat = _lists.room(written, read)
+        own = _lists.own_part(read, flat, sum(counts[: self._rank]))
+        yield _requests.allgather(flat, own, sizes)
+        _lists.spread(flat, written)
 
     @numbered("gather")
     def gather(self, written: Any, read: Any, opts: Any = None, *_: Any) -> Steps:
@@ -400,18 +354,16 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(outputs), self.size(), what)
             for tensor in outputs:
                 _checks.check_elements(tensor.numel(), read.numel(), f"{what}'s output")
-        words = f"gather to rank {root} elements={read.numel()}"
-        if read.nbytes < _ONE_BY_ONE:
-            flat, size = _room(outputs, read), self.size()
-            counts = [read.numel() if p == root else 0 for _ in range(size) for p in range(size)]
-            yield _requests.alltoall(flat, _apart(read, flat), counts, words)
-            _spread(flat, outputs)
+        words, size = f"gather to rank {root} elements={read.numel()}", self.size()
+        counts = [read.numel() if p == root else 0 for _ in range(size) for p in range(size)]
+        if _lists.in_host_memory([read, *outputs]):
+            own = _lists.unchanged(read, _lists.places(outputs), self._rank)
+            request = _requests.alltoall(own, own, counts, words)
+            yield _requests.with_lists(request, outputs or None, [own] * size)
             return written
-        read = functools.reduce(_apart, outputs, _checks.rows(read))
-        for rank in range(self.size()):
-            flat = _room(outputs[rank : rank + 1], read)
-            yield self._between(rank, root, flat, read, read.numel(), words)
-            _spread(flat, outputs[rank : rank + 1])
+        flat = _lists.room(outputs, read)
+        yield _requests.alltoall(flat, _lists.apart(read, flat), counts, words)
+        _lists.spread(flat, outputs)
         return written
 
     @numbered("scatter")
@@ -426,26 +378,32 @@ class SmddpProcessGroup(ProcessGroup):
             for tensor in inputs:
                 _checks.check_elements(tensor.numel(), written.numel(), f"{what}'s input")
         words, size = f"scatter from rank {root} elements={written.numel()}", self.size()
-        if written.nbytes < _ONE_BY_ONE:
-            counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
-            yield _requests.alltoall(written, _joined(inputs, written), counts, words)
+        counts = [written.numel() if r == root else 0 for r in range(size) for _ in range(size)]
+        if _lists.in_host_memory([written, *inputs]):
+            yield self._of_lists([written] * size, inputs, counts, words)
             return [written]
-        inputs = [_apart(tensor, written) for tensor in inputs]  # before any of them is written
-        for rank in range(size):
-            read = inputs[rank] if inputs else written  # which only the root reads
-            yield self._between(root, rank, written, read, written.numel(), words)
+        yield _requests.alltoall(written, _lists.joined(inputs, written), counts, words)
         return [written]
 
-    def _between(
-        self, source: int, target: int, written: Any, read: Any, elements: int, words: str
+    def _of_lists(
+        self,
+        written: Sequence[torch.Tensor],
+        read: Sequence[torch.Tensor],
+        counts: Sequence[int],
+        words: str = "",
     ) -> Any:
-        """A request that moves a tensor from one rank to one, and none of the others'."""
-        counts = [0] * self.size() ** 2
-        counts[source * self.size() + target] = elements
-        none = read.new_empty(0)
-        written = written if self._rank == target else none
-        read = read if self._rank == source else none
-        return _requests.alltoall(written, read, counts, f"{words}, {source} to {target}")
+        """An alltoall of plain tensors in the host's memory, where they are.
+
+        read: empty on a rank that sends nothing.
+        """
+        places, own = _lists.places(written), self._rank
+        inputs = [
+            _lists.unchanged(tensor, places, own if rank == own else None)
+            for rank, tensor in enumerate(read)
+        ]
+        elements = sum(tensor.numel() for tensor in read)
+        request = _requests.alltoall(written[0], written[0], counts, words, elements)
+        return _requests.with_lists(request, written, inputs or None)
 
     @numbered("all_to_all_single")
     def alltoall_base(
@@ -460,7 +418,8 @@ class SmddpProcessGroup(ProcessGroup):
         _checks.check_dense([written, read], what)
         received = self._elements(written, to, f"{what}'s output")
         sent = self._elements(read, into, f"{what}'s input")
-        yield from self._exchange(written, _apart(read, written), received, sent)
+        counts = yield from self._counts(received, sent)
+        yield _requests.alltoall(written, _lists.apart(read, written), counts)
         return [written]
 
     all_to_all_single = alltoall_base
@@ -472,9 +431,13 @@ class SmddpProcessGroup(ProcessGroup):
             _checks.check_count(len(tensors), self.size(), "all_to_all")
         _checks.check_dense([*written, *read], "all_to_all")
         received, sent = ([tensor.numel() for tensor in tensors] for tensors in (written, read))
-        flat = _room(written, written[0])
-        yield from self._exchange(flat, _joined(read, flat), received, sent)
-        _spread(flat, written)
+        counts = yield from self._counts(received, sent)
+        if _lists.in_host_memory([*written, *read]):
+            yield self._of_lists(written, read, counts)
+            return written
+        flat = _lists.room(written, written[0])
+        yield _requests.alltoall(flat, _lists.joined(read, flat), counts)
+        _lists.spread(flat, written)
         return written
 
     def _elements(self, tensor: Any, splits: Sequence[int], what: str) -> list[int]:
@@ -495,10 +458,12 @@ class SmddpProcessGroup(ProcessGroup):
         row = tensor.numel() // rows if rows else 0
         return [count * row for count in splits]
 
-    def _exchange(
-        self, written: Any, read: Any, received: Sequence[int], sent: Sequence[int]
-    ) -> Steps:
-        """An alltoall of ranks that know their own counts of elements only."""
+    def _counts(self, received: Sequence[int], sent: Sequence[int]) -> Steps:
+        """Tells all ranks how many elements each has for each, and has room for.
+
+        Returns:
+          Those that rank r sends to rank p, at [r * ranks + p].
+        """
         ranks = self.size()
         own = torch.tensor([*sent, *received], dtype=torch.int64, device="cpu")
         told = own.new_empty((ranks, 2, ranks))
@@ -510,7 +475,7 @@ class SmddpProcessGroup(ProcessGroup):
                     f"rank {source} sends {goes} elements to rank {target}, which has room for "
                     f"{comes}; on each pair of ranks the sizes must be equal"
                 )
-        yield _requests.alltoall(written, read, told[:, 0].flatten().tolist())
+        return told[:, 0].flatten().tolist()
 
     @numbered("barrier")
     def barrier(self, opts: Any = None, *_: Any) -> Steps:

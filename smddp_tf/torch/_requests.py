@@ -129,16 +129,38 @@ def reducescatter_rows(
 
 
 def alltoall(
-    written: torch.Tensor, read: torch.Tensor, counts: Sequence[int], words: str = ""
+    written: torch.Tensor,
+    read: torch.Tensor,
+    counts: Sequence[int],
+    words: str = "",
+    elements: int | None = None,
 ) -> Request:
     """Exchanges parts of contiguous tensors.
 
-    counts: the elements from rank r to rank p, at [r * ranks + p].
+    counts: the elements from rank r to rank p, at [r * ranks + p]. elements: of all that is read,
+    if that is not `read`.
     """
     number, element, more = _moved(read.dtype)
-    part = (read, written, [read.numel(), *element])
+    part = (read, written, [read.numel() if elements is None else elements, *element])
     sizes = [count * read.element_size() for count in counts]
     return _request(Kind.ALLTOALL, number, [part], sizes=sizes, words=f"{words} {more}".strip())
+
+
+def with_lists(
+    request: Request,
+    written: Sequence[torch.Tensor] | None = None,
+    read: Sequence[torch.Tensor] | None = None,
+) -> Request:
+    """The allgather or alltoall, whose parts are plain tensors in the host's memory, one a rank.
+
+    written, read: in place of the one tensor that the request has.
+    """
+    for name, tensors in (("outputs", written), ("inputs", read)):
+        if tensors is not None:
+            places = [tensor.data_ptr() for tensor in tensors]
+            setattr(request, name, (ctypes.c_void_p * len(places))(*places))
+    request.lists = written, read
+    return request
 
 
 def barrier(words: str = "") -> Request:

@@ -57,6 +57,27 @@ struct Exchanged {
     request.tensors = {{in.data(), out.data(), {count}}};
   }
 
+  // Has each part of both in memory of its own; then Join() them.
+  void Divide(size_t self) {
+    size_t n = 1, at = 0;
+    while (n * n < request.part_bytes.size()) ++n;
+    for (size_t p = 0; p < n; ++p) {
+      size_t bytes = request.part_bytes[self * n + p];
+      inputs.emplace_back(in.begin() + at, in.begin() + at + bytes);
+      outputs.emplace_back(request.part_bytes[p * n + self], '?');
+      at += bytes;
+    }
+    for (size_t p = 0; p < n; ++p) {
+      request.part_inputs.push_back(inputs[p].data());
+      request.part_outputs.push_back(outputs[p].data());
+    }
+  }
+  void Join() {
+    out.clear();
+    for (const auto& part : outputs) out.insert(out.end(), part.begin(), part.end());
+  }
+  std::vector<std::vector<char>> inputs, outputs;
+
  private:
   static void Append(std::vector<char>* to, size_t from, size_t target, size_t bytes) {
     for (size_t i = 0; i < bytes; ++i) {

@@ -5,7 +5,6 @@ import torch.distributed as dist
 from harness import rank, report, size, without_init
 
 import smddp_tf.torch as hvd
-from smddp_tf.torch import _group
 
 EVERYONE = range(size)
 
@@ -93,13 +92,18 @@ def in_place():
 
 
 @without_init
-def large():
-    """Large tensors are gathered and scattered one by one; also columns, and parts of others."""
+def lists():
+    """Lists of tensors that lie apart, small and of many chunks; columns, and parts of others."""
     _start()
-    rows, columns = 1024, 1100
-    own = torch.arange(rows * columns).view(rows, columns) + 1e6 * rank
-    assert own.nbytes >= _group._ONE_BY_ONE
-    expected = [own - 1e6 * (rank - one) for one in EVERYONE]
+    for rows, columns in ((3, 5), (1024, 1100)):
+        _gathered_and_scattered(rows, columns)
+        _of_all(rows, columns)
+    report(done=True)
+
+
+def _gathered_and_scattered(rows, columns):
+    own = torch.arange(rows * columns).view(rows, columns) + 2e6 * rank
+    expected = [own - 2e6 * (rank - one) for one in EVERYONE]
     for root in EVERYONE:
         apart = [torch.empty(rows, columns) for _ in EVERYONE]
         apart[0] = torch.empty(columns, rows).t()
@@ -117,7 +121,35 @@ def large():
             room = [one.clone() for one in expected]
             dist.scatter(room[place], room if rank == root else None, root)
             assert torch.equal(room[place], own), (root, place)
-    report(done=True)
+
+
+def _of_all(rows, columns):
+    own = torch.arange(rows * columns).view(rows, columns) + 2e6 * rank
+    expected = [own - 2e6 * (rank - one) for one in EVERYONE]
+    for place in [None, *EVERYONE]:
+        room = [torch.empty(rows, columns) for _ in EVERYONE]
+        if place is not None:
+            room[place].copy_(own)
+        dist.all_gather(room, own if place is None else room[place])
+        assert all(map(torch.equal, room, expected)), place
+    # What a rank gives lies across two of the places.
+    memory = torch.zeros(size * rows, columns)
+    memory[1 : rows + 1] = own
+    room = list(memory.chunk(size))
+    dist.all_gather(room[::-1], memory[1 : rows + 1])
+    assert all(map(torch.equal, room[::-1], expected))
+    # From rank r to rank p: r rows and one more, of the number r * size + p.
+    for in_place in (False, True):
+        sent = [torch.full((rank + 1, columns), float(rank * size + p)) for p in EVERYONE]
+        got = [torch.empty(r + 1, columns) for r in EVERYONE]
+        if in_place:
+            got[rank] = sent[rank]
+        dist.all_to_all(got, sent)
+        wanted = [torch.full((r + 1, columns), float(r * size + rank)) for r in EVERYONE]
+        assert all(map(torch.equal, got, wanted)), in_place
+    both = [own + p for p in EVERYONE]  # written while it is read
+    dist.all_to_all(both, both)
+    assert all(torch.equal(both[r], expected[r] + rank) for r in EVERYONE)
 
 
 def _complex(of):

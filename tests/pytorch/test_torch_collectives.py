@@ -22,7 +22,7 @@ def test_nodes(tmp_path):
     """Two nodes of two ranks, over MPI."""
     env = {"SMDDP_NODES": "2"}
     torch_job.run(tmp_path, "ranks_collectives", "together", 4, env=env, names=EVERY).check(4)
-    torch_job.run(tmp_path, "ranks_views", "large", 4, env=env).check(4)
+    torch_job.run(tmp_path, "ranks_views", "lists", 4, env=env).check(4)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -31,7 +31,7 @@ def test_shapes(tmp_path, ranks):
     torch_job.run(tmp_path, "ranks_collectives", "shapes", ranks).check(ranks)
 
 
-@pytest.mark.parametrize("name", ["side_by_side", "in_place", "large", "conjugated"])
+@pytest.mark.parametrize("name", ["side_by_side", "in_place", "lists", "conjugated"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_views(tmp_path, name, ranks):
     """Chunks are read and written in place, no other memory is; lazy views have their values."""

@@ -32,45 +32,35 @@ size_t Largest(const Request& request) {
 
 ShmAlltoall::ShmAlltoall(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request, PeerStripes(*resources->shm, 1).Chunks(Largest(*request)), true),
-      stripes_(*resources->shm, 1) {
-  size_t send = 0, recv = 0;
-  for (int p = 0; p < topo_.size; ++p) {
-    send_offsets_.push_back(send);
-    recv_offsets_.push_back(recv);
-    send += Bytes(topo_.rank, p);
-    recv += Bytes(p, topo_.rank);
-  }
-}
+      stripes_(*resources->shm, 1),
+      inputs_(request->PartInputs(topo_.rank, topo_.size)),
+      outputs_(request->PartOutputs(topo_.rank, topo_.size)) {}
 
 // Ranks of the set, which on one node are the local ranks.
 size_t ShmAlltoall::Bytes(int source, int target) const {
-  return request_->part_bytes[static_cast<size_t>(source) * topo_.size + target];
+  return request_->PartBytes(source, target, topo_.size);
 }
 
 void ShmAlltoall::Stage(size_t i) {
-  const char* in = static_cast<const char*>(request_->tensors[0].in);
   size_t begin = i * stripes_.bytes();
   int self = topo_.rank;
   for (int p = 0; p < topo_.size; ++p) {
     size_t bytes = Bytes(self, p);
     if (p == self || begin >= bytes) continue;
-    Write(i, Slot(self, i) + stripes_.Offset(self, p), in + send_offsets_[p] + begin,
+    Write(i, Slot(self, i) + stripes_.Offset(self, p), inputs_[p] + begin,
           std::min(stripes_.bytes(), bytes - begin));
   }
 }
 
 bool ShmAlltoall::Combine(size_t i) {
-  const char* in = static_cast<const char*>(request_->tensors[0].in);
-  char* out = static_cast<char*>(request_->tensors[0].out);
   size_t begin = i * stripes_.bytes();
   int self = topo_.rank;
   for (int p = 0; p < topo_.size; ++p) {
     size_t bytes = Bytes(p, self);
     if (begin >= bytes) continue;
-    const char* from =
-        p == self ? in + send_offsets_[self] + begin : Slot(p, i) + stripes_.Offset(p, self);
+    const char* from = p == self ? inputs_[p] + begin : Slot(p, i) + stripes_.Offset(p, self);
     size_t part = std::min(stripes_.bytes(), bytes - begin);
-    std::memcpy(out + recv_offsets_[p] + begin, from, part);
+    if (outputs_[p] + begin != from) std::memcpy(outputs_[p] + begin, from, part);
     if (p != self) CountRead(part);
   }
   return true;

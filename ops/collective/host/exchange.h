@@ -40,7 +40,8 @@ class ShmAlltoall : public Pipeline {
  private:
   size_t Bytes(int source, int target) const;
   PeerStripes stripes_;
-  std::vector<size_t> send_offsets_, recv_offsets_;
+  std::vector<const char*> inputs_;  // by target
+  std::vector<char*> outputs_;       // by source
 };
 
 // The part of every tensor that `owner` receives: `in` points into this rank's tensors, `out` is

@@ -50,13 +50,8 @@ size_t Chunks(const ChannelResources& resources, const Request& request) {
 HierarchicalAllgather::HierarchicalAllgather(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request, Chunks(*resources, *request), false),
       large_(request->moved_bytes() >= kPastCachesBytes),
-      each_(PieceBytes(*resources)) {
-  size_t offset = 0;
-  for (size_t bytes : request->part_bytes) {
-    out_offsets_.push_back(offset);
-    offset += bytes;
-  }
-}
+      each_(PieceBytes(*resources)),
+      outputs_(request->PartOutputs(topo_.rank, topo_.size)) {}
 
 Range HierarchicalAllgather::Piece(size_t i, int r) const {
   size_t bytes = request_->part_bytes[r];
@@ -155,7 +150,7 @@ void HierarchicalAllgather::Unpack(size_t i, int owner) {
 void HierarchicalAllgather::CopyPiece(size_t i, int r, const char* from) {
   Range piece = Piece(i, r);
   if (piece.size() == 0) return;
-  char* to = static_cast<char*>(request_->tensors[0].out) + out_offsets_[r] + piece.begin;
+  char* to = outputs_[r] + piece.begin;
   if (to != from) CopyBytes(to, from, piece.size(), large_);
   if (r != topo_.rank) CountRead(piece.size());
 }

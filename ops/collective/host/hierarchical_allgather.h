@@ -36,9 +36,9 @@ class HierarchicalAllgather : public Pipeline {
   bool FinishOldest();
   char* Region(size_t i) const { return memory_ + i % kSlots * region_bytes_; }
 
-  bool large_;   // copies into the results bypass the caches
-  size_t each_;  // bytes of a rank's part in a chunk
-  std::vector<size_t> out_offsets_;
+  bool large_;                  // copies into the results bypass the caches
+  size_t each_;                 // bytes of a rank's part in a chunk
+  std::vector<char*> outputs_;  // by rank
   size_t region_bytes_ = 0;
   char* memory_ = nullptr;  // of the owners' group
   size_t started_ = 0, finished_ = 0;

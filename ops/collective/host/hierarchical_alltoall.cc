@@ -32,7 +32,7 @@ constexpr size_t kLine = 64;
 constexpr size_t kLeastPiece = 8;
 
 size_t PartBytes(const Request& request, const Topology& topo, int source, int target) {
-  return request.part_bytes[static_cast<size_t>(source) * topo.size + target];
+  return request.PartBytes(source, target, topo.size);
 }
 
 // The most parts of one group whose pieces lie in one slot. The part from s to t is in group
@@ -113,14 +113,9 @@ HierarchicalAlltoall::HierarchicalAlltoall(ChannelResources* resources, const Re
                std::max<size_t>(1, Chunks(*request, *resources->topology, cut, false)), false),
       node_(topo_.nodes[topo_.node]),
       large_(request->moved_bytes() >= kPastCachesBytes),
-      cut_(cut) {
-  size_t send = 0, recv = 0;
-  for (int r = 0; r < topo_.size; ++r) {
-    send_offsets_.push_back(send);
-    recv_offsets_.push_back(recv);
-    send += PartBytes(*request, topo_, topo_.rank, r);
-    recv += PartBytes(*request, topo_, r, topo_.rank);
-  }
+      cut_(cut),
+      inputs_(request->PartInputs(topo_.rank, topo_.size)),
+      outputs_(request->PartOutputs(topo_.rank, topo_.size)) {
   if (shm_->rank() >= topo_.owners) return;
   exchanged_chunks_ = Chunks(*request, topo_, cut_, true);
   with_header_ = exchanged_chunks_ == 1 && FitsHeader();
@@ -164,11 +159,10 @@ bool HierarchicalAlltoall::FitsHeader() const {
 
 void HierarchicalAlltoall::Stage(size_t i) {
   if (shm_->size() == 1) return;
-  const char* in = static_cast<const char*>(request_->tensors[0].in);
   char* slot = Slot(shm_->rank(), i);
   auto stage = [&](int target) {
     Range piece = Piece(i, topo_.rank, target);
-    if (piece.size() > 0) Write(i, slot, in + send_offsets_[target] + piece.begin, piece.size());
+    if (piece.size() > 0) Write(i, slot, inputs_[target] + piece.begin, piece.size());
     slot += piece.size();
   };
   for (int target : node_) {
@@ -192,7 +186,6 @@ bool HierarchicalAlltoall::Combine(size_t i) {
 }
 
 std::vector<size_t> HierarchicalAlltoall::PackMessages(size_t i, char* to) const {
-  const char* in = static_cast<const char*>(request_->tensors[0].in);
   std::vector<const char*> staged(node_.size());  // the next piece for another node
   for (size_t local = 0; local < node_.size(); ++local) {
     staged[local] = Slot(static_cast<int>(local), i) + StagedOffset(i, node_[local], kAll);
@@ -205,7 +198,7 @@ std::vector<size_t> HierarchicalAlltoall::PackMessages(size_t i, char* to) const
         Range piece = Piece(i, node_[local], target);
         if (piece.size() == 0) continue;
         bool own = node_[local] == topo_.rank;
-        const char* from = own ? in + send_offsets_[target] + piece.begin : staged[local];
+        const char* from = own ? inputs_[target] + piece.begin : staged[local];
         std::memcpy(to, from, piece.size());
         to += piece.size();
         staged[local] += piece.size();
@@ -302,8 +295,8 @@ void HierarchicalAlltoall::Unpack(size_t i, int owner) {
 }
 
 void HierarchicalAlltoall::StoreOwnPart() {
-  const char* in = static_cast<const char*>(request_->tensors[0].in) + send_offsets_[topo_.rank];
-  char* out = static_cast<char*>(request_->tensors[0].out) + recv_offsets_[topo_.rank];
+  const char* in = inputs_[topo_.rank];
+  char* out = outputs_[topo_.rank];
   size_t bytes = PartBytes(*request_, topo_, topo_.rank, topo_.rank);
   if (bytes > 0 && out != in) CopyBytes(out, in, bytes, large_);
 }
@@ -323,8 +316,7 @@ void HierarchicalAlltoall::StoreReceived(size_t i, int owner, const char* messag
 
 void HierarchicalAlltoall::Store(int source, Range piece, const char* from) {
   if (piece.size() == 0) return;
-  char* to = static_cast<char*>(request_->tensors[0].out) + recv_offsets_[source] + piece.begin;
-  CopyBytes(to, from, piece.size(), large_);
+  CopyBytes(outputs_[source] + piece.begin, from, piece.size(), large_);
   CountRead(piece.size());
 }
 

@@ -58,9 +58,10 @@ class HierarchicalAlltoall : public Pipeline {
   const std::vector<int>& node_;  // the ranks of this one
   bool large_;                    // copies into the results bypass the caches
   PartCut cut_;
-  std::vector<size_t> send_offsets_, recv_offsets_;
-  size_t exchanged_chunks_ = 0;  // those that have bytes for another node
-  bool with_header_ = false;     // the messages travel with the header
+  std::vector<const char*> inputs_;  // by target
+  std::vector<char*> outputs_;       // by source
+  size_t exchanged_chunks_ = 0;      // those that have bytes for another node
+  bool with_header_ = false;         // the messages travel with the header
   std::vector<char> from_headers_;
   // Of the owners' group: for each chunk in flight the messages to other nodes, then those from
   // them.

@@ -56,12 +56,12 @@ bool ShmBroadcast::Combine(size_t i) {
   return true;
 }
 
-// Allgather: every rank stages its own part, chunk by chunk, and copies out all parts. The request
-// has one tensor; its `out` receives all parts in rank order.
+// Allgather: every rank stages its own part, chunk by chunk, and copies out all parts.
 
 ShmAllgather::ShmAllgather(ChannelResources* resources, const Request* request)
     : Pipeline(resources, request, ChunksOf(LargestPart(*request), resources->shm->chunk_bytes()),
                true),
+      outputs_(request->PartOutputs(topo_.rank, topo_.size)),
       large_(request->moved_bytes() >= kPastCachesBytes) {}
 
 void ShmAllgather::Stage(size_t i) {
@@ -72,16 +72,13 @@ void ShmAllgather::Stage(size_t i) {
 }
 
 bool ShmAllgather::Combine(size_t i) {
-  size_t offset = 0, begin = i * shm_->chunk_bytes();
+  const size_t begin = i * shm_->chunk_bytes();
   for (int r = 0; r < topo_.size; ++r) {
     size_t bytes = request_->part_bytes[r];
-    if (begin < bytes) {
-      char* out = static_cast<char*>(request_->tensors[0].out) + offset + begin;
-      size_t part = std::min(shm_->chunk_bytes(), bytes - begin);
-      CopyBytes(out, Slot(LocalRank(topo_, r), i), part, large_);
-      if (r != topo_.rank) CountRead(part);
-    }
-    offset += bytes;
+    if (begin >= bytes) continue;
+    size_t part = std::min(shm_->chunk_bytes(), bytes - begin);
+    CopyBytes(outputs_[r] + begin, Slot(LocalRank(topo_, r), i), part, large_);
+    if (r != topo_.rank) CountRead(part);
   }
   return true;
 }

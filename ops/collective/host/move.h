@@ -29,6 +29,7 @@ class ShmAllgather : public Pipeline {
   bool Combine(size_t i) override;
 
  private:
+  std::vector<char*> outputs_;  // by rank
   bool large_;
 };
 

@@ -18,9 +18,9 @@ namespace {
 
 // The contents of a slot. A joined rank leaves it zeroed: pid 0 stands for a rank that contributes
 // zeros.
-struct Lent {
+struct Table {
   int64_t pid;
-  uint64_t input;  // address
+  uint64_t inputs[];  // addresses of the parts, by target
 };
 
 constexpr uint64_t kRefused = 2;  // SlotHeader::verdict: this rank could not read a peer's memory
@@ -41,7 +41,10 @@ void TellOfRefusal(const std::string& what) {
 class SingleCopyMove::Reading : public Pipeline {
  public:
   Reading(ChannelResources* resources, const Request* request)
-      : Pipeline(resources, request, 1, true), large_(request->moved_bytes() >= kPastCachesBytes) {
+      : Pipeline(resources, request, 1, true),
+        inputs_(request->PartInputs(topo_.rank, topo_.size)),
+        outputs_(request->PartOutputs(topo_.rank, topo_.size)),
+        large_(request->moved_bytes() >= kPastCachesBytes) {
     LendMemory();
   }
   // Valid once done: some rank could not read.
@@ -53,8 +56,10 @@ class SingleCopyMove::Reading : public Pipeline {
   bool Conclude(bool* moved) override;
 
  private:
-  Status ReadPart(const Lent& source, int rank);
+  Status ReadPart(const Table& source, int rank);
   bool AnyGaveUp() const;
+  std::vector<const char*> inputs_;  // by target
+  std::vector<char*> outputs_;       // by source
   bool large_;
   bool refused_ = false;
 };
@@ -62,22 +67,25 @@ class SingleCopyMove::Reading : public Pipeline {
 std::string SingleCopyMove::Cannot(const ChannelResources& resources, const Request&) {
   if (resources.topology->num_nodes > 1) return "works inside one node only";
   if (!resources.reads_peers) return "the ranks cannot read each other's memory";
-  return "";
+  bool fits =
+      sizeof(Table) + sizeof(uint64_t) * resources.topology->size <= resources.shm->chunk_bytes();
+  return fits ? "" : "there are too many ranks";
 }
 
 void SingleCopyMove::Reading::Stage(size_t i) {
-  *reinterpret_cast<Lent*>(Slot(shm_->rank(), i)) = {
-      ::getpid(), reinterpret_cast<uintptr_t>(request_->tensors[0].in)};
+  Table* own = reinterpret_cast<Table*>(Slot(shm_->rank(), i));
+  own->pid = ::getpid();
+  for (int r = 0; r < topo_.size; ++r) own->inputs[r] = reinterpret_cast<uintptr_t>(inputs_[r]);
 }
 
 bool SingleCopyMove::Reading::Combine(size_t i) {
   // On one node, so the ranks of the set are the local ranks, in the same order.
-  auto lent = [&](int rank) -> const Lent& { return *reinterpret_cast<Lent*>(Slot(rank, i)); };
+  auto table = [&](int rank) -> const Table& { return *reinterpret_cast<Table*>(Slot(rank, i)); };
   Status read;
   // Every rank starts with itself and goes on with the next one, so they read different peers.
   for (int step = 0; step < topo_.size && read.ok(); ++step) {
     int rank = (topo_.rank + step) % topo_.size;
-    read = ReadPart(lent(rank), rank);
+    read = ReadPart(table(rank), rank);
   }
   // The engine reports that a peer is gone, since it knows how it ended. A peer that has given up
   // reuses its memory, so data read from it is not valid.
@@ -106,24 +114,18 @@ bool SingleCopyMove::Reading::Conclude(bool*) {
 
 // Reads the part that `rank` has for this rank: of an allgather its whole input, of an alltoall one
 // part of it.
-Status SingleCopyMove::Reading::ReadPart(const Lent& source, int rank) {
-  const auto& parts = request_->part_bytes;
-  bool alltoall = request_->kind == Kind::kAlltoall;
-  auto part = [&](int from, int to) { return parts[alltoall ? from * topo_.size + to : from]; };
-  size_t from = 0, to = 0, bytes = part(rank, topo_.rank);
-  for (int p = 0; alltoall && p < topo_.rank; ++p) from += part(rank, p);
-  for (int p = 0; p < rank; ++p) to += part(p, topo_.rank);
-  const TensorArg& tensor = request_->tensors[0];
-  char* out = static_cast<char*>(tensor.out) + to;
+Status SingleCopyMove::Reading::ReadPart(const Table& source, int rank) {
+  const size_t bytes = request_->PartBytes(rank, topo_.rank, topo_.size);
+  char* out = outputs_[rank];
   if (bytes == 0) return {};
   if (source.pid == 0) {
     std::memset(out, 0, bytes);
     return {};
   }
   if (rank != topo_.rank) {
-    return ReadPeer(static_cast<int>(source.pid), {{out, source.input + from, bytes}});
+    return ReadPeer(static_cast<int>(source.pid), {{out, source.inputs[topo_.rank], bytes}});
   }
-  CopyBytes(out, static_cast<const char*>(tensor.in) + from, bytes, large_);
+  if (out != inputs_[rank]) CopyBytes(out, inputs_[rank], bytes, large_);
   return {};
 }
 

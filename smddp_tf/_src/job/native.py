@@ -69,6 +69,8 @@ class Request(ctypes.Structure):
         ("memory", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
         ("timeout_seconds", ctypes.c_double),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
     )
 
 

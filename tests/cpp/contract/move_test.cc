@@ -98,13 +98,21 @@ TEST(AllgatherTakesPartsOfAnySize) {
         request.dtype = DType::kUint8;
         request.part_bytes = bytes;
         request.tensors = {{in.data(), out.data(), {static_cast<int64_t>(in.size())}}};
+        std::vector<std::vector<char>> apart;
+        for (size_t part : bytes) apart.emplace_back(part, '?');
+        // Odd ranks want each part elsewhere, and need not tell the others.
+        if (rank % 2 == 1) {
+          for (auto& part : apart) request.part_outputs.push_back(part.data());
+        }
         Status status = job->Run(rank, request);
         ASSERT(status.ok(), status.message());
-        size_t at = 0;
+        const char* next = out.data();
         for (int r = 0; r < shape.size; ++r) {
-          for (size_t i = 0; i < bytes[r]; ++i, ++at) {
-            ASSERT_EQ(out[at], static_cast<char>('a' + r), Case(shape, count, "allgather"));
+          const char* part = rank % 2 == 1 ? apart[r].data() : next;
+          for (size_t i = 0; i < bytes[r]; ++i) {
+            ASSERT_EQ(part[i], static_cast<char>('a' + r), Case(shape, count, "allgather"));
           }
+          next += bytes[r];
         }
       }
     });
