@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <utility>  // for move
 
 #include "core/deadline.h"
@@ -18,6 +19,9 @@ namespace {
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr double kActiveSeconds = 0.1;
 constexpr int kSleepMs = 100;  // bounds the cost of a lost wake-up
+// Of one rank to another at once. A receiver takes messages of one name in order, so it need not
+// see more, and those of other names find a slot.
+constexpr int kOffersOfOneName = 4;
 
 }  // namespace
 
@@ -56,11 +60,7 @@ void Messages::Start(const std::shared_ptr<Message>& message) {
       End(message.get(), failure_);
     }
   }
-  started_ = message->operation.ready;
-  if (listener_idle_) {
-    std::lock_guard<std::mutex> lock(listening_mutex_);
-    listener_wanted_.notify_one();
-  }
+  WakeListener();
   Advance();
 }
 
@@ -98,13 +98,27 @@ bool Messages::Change(MessageSlot* slot, uint64_t serial, Offer from, Offer to) 
 
 bool Messages::AdvanceSends() {
   bool moved = false;
+  std::map<std::pair<int, uint64_t>, int> offered;  // by receiver and name
+  auto count_of = [&](const Message& message) -> int& {
+    return offered[{message.peer, message.operation.request.Key()}];
+  };
+  bool asked = false;
   for (const auto& message : sends_) {
-    if (message->state == Message::State::kAsked) {
-      if (!OfferNext(message.get())) break;  // no slot is free, and the order is kept
-      moved = true;
-    } else if (Answered(message.get())) {
-      moved = true;
+    asked |= message->state == Message::State::kAsked;
+    if (message->state == Message::State::kOffered) moved |= Answered(message.get());
+  }
+  for (const auto& message : sends_) {
+    if (asked && message->state == Message::State::kOffered && !message->over) {
+      ++count_of(*message);
     }
+  }
+  for (const auto& message : sends_) {
+    if (!asked || message->state != Message::State::kAsked || message->over) continue;
+    int& count = count_of(*message);
+    if (count == kOffersOfOneName) continue;  // messages of other names may be received before it
+    if (!OfferNext(message.get())) break;
+    moved = true;
+    ++count;
   }
   return moved;
 }
@@ -123,8 +137,7 @@ bool Messages::OfferNext(Message* message) {
   slot->key = message->operation.request.Key();
   slot->address = reinterpret_cast<uintptr_t>(message->wanted[0].out);
   slot->bytes = message->bytes;
-  uint32_t used = std::max(own.offers.load(), static_cast<uint32_t>(message->slot) + 1);
-  own.offers.store(used, std::memory_order_release);
+  own.offers = std::max(own.offers.load(), static_cast<uint32_t>(message->slot) + 1);
   slot->state.store(MessageState(message->serial, Offer::kOpen));
   shm_->RingForMessage(message->peer);
   return true;
@@ -148,6 +161,11 @@ bool Messages::Answered(Message* message) {
     return false;
   }
   slot.state.store(MessageState(message->serial, Offer::kNone), std::memory_order_release);
+  // Receivers look at no more slots than are in use.
+  RankCell& own = shm_->cell(shm_->rank());
+  uint32_t used = own.offers;
+  while (used > 0 && OfferIn(own.messages[used - 1].state) == Offer::kNone) --used;
+  own.offers = used;
   return true;
 }
 
@@ -264,10 +282,12 @@ void Messages::BeginWait(Message* message) {
 }
 
 void Messages::EndWait(Message* message) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  --message->waiters;
-  Tidy();
-  started_ = NowSeconds();  // the listener looks again, if the message goes on
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    --message->waiters;
+    Tidy();
+  }
+  if (unattended_ > 0) WakeListener();  // the message goes on
 }
 
 // Whether the bytes are being read, so that a thread of this rank or of the peer will end the
@@ -327,6 +347,13 @@ void Messages::Inspect(double seconds,
 }
 
 // ---- the listener -------------------------------------------------------------------------------
+
+void Messages::WakeListener() {
+  started_ = NowSeconds();
+  if (!listener_idle_) return;
+  std::lock_guard<std::mutex> lock(listening_mutex_);
+  listener_wanted_.notify_one();
+}
 
 void Messages::Stop() {
   {

@@ -109,6 +109,7 @@ class Messages {
   void Tidy();
   std::vector<int> Missing(const Message& message) const;
 
+  void WakeListener();
   void Listen();
 
   const int process_set_;

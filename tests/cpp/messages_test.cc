@@ -75,7 +75,7 @@ Values Sent(int from, int to, int i) {
 }  // namespace
 
 TEST(MessagesOfOneNameComeInOrderHoweverManyThereAre) {
-  constexpr int kRanks = 3, kEach = 3 * kMessageSlots;
+  constexpr int kRanks = 3, kEach = 96;
   OnOneNode(kRanks, [&](int rank, const End& end) {
     struct Message {
       Values expected, memory;
@@ -159,19 +159,59 @@ TEST(AReceiveForWhichNoThreadWaitsIsServed) {
   });
 }
 
-TEST(SendsWithoutASlotNeedNoWaiterEither) {
+TEST(AWaitThatEndsLeavesTheMessageToTheListener) {
   OnOneNode(2, [](int rank, const End& end) {
-    constexpr int kMany = 2 * kMessageSlots + 3;
+    Values values{rank};
+    Handle message = rank == 0 ? end.Receive(1, &values) : nullptr;
+    if (rank == 0)
+      end.set->Await(message.get(), 0.3);  // the listener has stopped to look meanwhile
+    EXPECT(end.Barrier().ok());
+    if (rank == 1) EXPECT(end.Await(end.Send(0, &values)).ok());
+    EXPECT(end.Barrier().ok());
+    if (rank == 0) EXPECT(end.Await(message).ok());
+    EXPECT_EQ(values[0], 1);
+  });
+}
+
+TEST(MessagesThatAreNotReceivedYetHoldUpNoOthers) {
+  OnOneNode(3, [](int rank, const End& end) {
+    constexpr int kMany = kMessageSlots + 100;
     std::vector<Values> values(kMany, Values{7});
     std::vector<Handle> messages;
+    Values other{rank};
     for (int i = 0; rank == 0 && i < kMany; ++i) messages.push_back(end.Send(1, &values[i]));
+    // Rank 1 waits for rank 2, which waits for what rank 0 sends after all that.
+    if (rank == 0) EXPECT(end.Await(end.Send(2, &other)).ok());
+    if (rank == 2) EXPECT(end.Await(end.Receive(0, &other)).ok());
+    if (rank == 2) EXPECT(end.Await(end.Send(1, &other, "go on")).ok());
+    if (rank == 1) EXPECT(end.Await(end.Receive(2, &other, "go on")).ok());
+    if (rank == 0) EXPECT(end.Await(end.Send(1, &other, "another")).ok());
+    if (rank == 1) EXPECT(end.Await(end.Receive(0, &other, "another")).ok());
     for (int i = 0; rank == 1 && i < kMany; ++i) {
       values[i] = {0};
       EXPECT(end.Await(end.Receive(0, &values[i])).ok());
       EXPECT_EQ(values[i][0], 7);
     }
-    EXPECT(end.Barrier().ok());
+    EXPECT(end.Barrier().ok());  // which rank 0 may reach with messages that have no slot yet
     for (const auto& message : messages) EXPECT(end.Await(message).ok());
+  });
+}
+
+TEST(MoreNamesThanSlots) {
+  OnOneNode(2, [](int rank, const End& end) {
+    constexpr int kMany = kMessageSlots + 50;
+    std::vector<Values> values;
+    std::vector<Handle> messages;
+    for (int i = 0; i < kMany; ++i) values.push_back({rank == 0 ? i : -1});
+    for (int i = 0; i < kMany; ++i) {
+      std::string name = "m" + std::to_string(i);
+      messages.push_back(rank == 0 ? end.Send(1, &values[i], name)
+                                   : end.Receive(0, &values[i], name));
+    }
+    for (int i = 0; i < kMany; ++i) {
+      EXPECT(end.Await(messages[i]).ok());
+      EXPECT_EQ(values[i][0], i);
+    }
   });
 }
 

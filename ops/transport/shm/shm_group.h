@@ -21,7 +21,7 @@ namespace smddp {
 
 constexpr int kChannels = 2;
 constexpr int kSlots = 4;
-constexpr int kMessageSlots = 32;  // more messages wait in their sender
+constexpr int kMessageSlots = 1024;  // of a rank; more messages wait in their sender
 constexpr size_t kDetailBytes = 64 << 10;
 constexpr size_t kFailureBytes = 4096;
 constexpr size_t kTitleBytes = 248;
