@@ -41,8 +41,8 @@ int smddp_message_start(int process_set, int sends, int peer, void* data, int64_
     own->message = std::make_shared<Message>(sends != 0, any ? Message::kAnyRank : peer, data,
                                              static_cast<size_t>(bytes), name, timeout_seconds);
     own->process_set = process_set;
-    set->messages()->Start(own->message);
-    *message = own.release();
+    status = set->StartMessage(own->message);
+    if (status.ok()) *message = own.release();
     return status;
   });
 }
@@ -54,10 +54,7 @@ int smddp_message_wait(smddp_message* message, double seconds, int* over, int* s
     if (!own.over) {
       Use comm;
       std::shared_ptr<RankSet> set = FindSet(comm, message->process_set, &status);
-      if (set != nullptr) {
-        set->Await(&own, seconds);
-        status = {};
-      }
+      if (set != nullptr) status = set->AwaitMessage(&own, seconds);
     }
     *over = own.over ? 1 : 0;
     if (!own.over) return status;

@@ -30,7 +30,7 @@ struct Config {
   // that can share memory form a node.
   int nodes = 0;
   // SMDDP_SINGLE_COPY: 0: ranks of a node never read each other's memory; data is copied through
-  // shared slots.
+  // shared slots, and PyTorch's messages between two ranks go by gloo.
   bool single_copy = true;
   // SMDDP_STAGING: how ranks of a node write what their peers read: through the cache (cached) or
   // past it (streaming); auto measures which is faster. Ignored for two-rank allreduces above 1

@@ -37,16 +37,20 @@ Message::Message(bool sends, int peer, void* data, size_t bytes, std::string nam
   operation.any_will_do = peer == kAnyRank;
 }
 
-Messages::Messages(int process_set, const Topology* topology, const ShmGroup* shm, bool reads_peers)
+Messages::Messages(int process_set, const Topology* topology, const ShmGroup* shm, bool reads_peers,
+                   std::function<void(const Status&)> broken)
     : process_set_(process_set),
       topology_(topology),
       shm_(shm),
-      possible_(reads_peers && topology->num_nodes == 1) {}
+      possible_(reads_peers && topology->num_nodes == 1),
+      broken_(std::move(broken)) {}
 
 void Messages::Start(const std::shared_ptr<Message>& message) {
   {
     std::lock_guard<std::mutex> lock(listening_mutex_);
-    if (!listener_.joinable() && !stopping_) listener_ = std::thread([this] { Listen(); });
+    if (!listener_.joinable() && !stopping_) {
+      listener_ = std::thread([this] { Guarded([this] { Listen(); }, broken_); });
+    }
   }
   message->operation.request.process_set = process_set_;
   message->operation.ready = NowSeconds();

@@ -59,8 +59,10 @@ struct Message {
 
 class Messages {
  public:
-  // `process_set`: its number. The pointers must outlive this.
-  Messages(int process_set, const Topology* topology, const ShmGroup* shm, bool reads_peers);
+  // `process_set`: its number. The pointers must outlive this. `broken`: called if the listener has
+  // no memory left; it must fail the job.
+  Messages(int process_set, const Topology* topology, const ShmGroup* shm, bool reads_peers,
+           std::function<void(const Status&)> broken);
 
   // The same on all ranks of the set.
   bool possible() const { return possible_; }
@@ -116,6 +118,7 @@ class Messages {
   const Topology* topology_;
   const ShmGroup* shm_;
   const bool possible_;
+  const std::function<void(const Status&)> broken_;
 
   std::mutex mutex_;  // protects the members below, and messages that are not over
   List sends_, receives_;

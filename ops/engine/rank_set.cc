@@ -36,7 +36,8 @@ RankSet::RankSet(int number, std::unique_ptr<Connection> connection, const Selec
       gradients_(std::move(connection_->channels[1]), selector, recorder, timeline,
                  TrackOf(number, true), true, UnlessClosed(broken)),
       plans_(&gradients_),
-      messages_(number, &connection_->topology, connection_->shm.get(), connection_->reads_peers),
+      messages_(number, &connection_->topology, connection_->shm.get(), connection_->reads_peers,
+                [this](const Status& thrown) { Break(thrown); }),
       cycles_(&connection_->topology, connection_->shm.get()),
       spin_seconds_(spin_seconds) {}
 
@@ -158,7 +159,18 @@ void RankSet::WaitOn(Channel* channel, const std::atomic<bool>& flag) {
   }
 }
 
-void RankSet::Await(Message* message, double seconds) {
+// Others use the memory of a message that has begun, so its rank must not go on without it.
+Status RankSet::StartMessage(const std::shared_ptr<Message>& message) {
+  return Guarded([&] { return messages_.Start(message), Status(); },
+                 [&](const Status& thrown) { return Break(thrown), thrown; });
+}
+
+Status RankSet::AwaitMessage(Message* message, double seconds) {
+  return Guarded([&] { return WaitForMessage(message, seconds), Status(); },
+                 [&](const Status& thrown) { return Break(thrown), thrown; });
+}
+
+void RankSet::WaitForMessage(Message* message, double seconds) {
   auto ended = [&] { return message->over.load(std::memory_order_acquire); };
   messages_.Advance();
   if (ended() || seconds == 0) return;

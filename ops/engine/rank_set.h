@@ -53,8 +53,10 @@ class RankSet {
 
   // ---- messages between two ranks
   Messages* messages() { return &messages_; }
+  // If these fail, so does the job.
+  Status StartMessage(const std::shared_ptr<Message>& message);
   // Returns when the message is over, or `seconds` have passed; < 0: without a limit.
-  void Await(Message* message, double seconds);
+  Status AwaitMessage(Message* message, double seconds);
 
   // Gradient plans; see BucketScheduler.
   Status BeginPlan(std::shared_ptr<const PlanInfo> info, int64_t* run);
@@ -102,6 +104,7 @@ class RankSet {
 
  private:
   // Advances the channel on the calling thread until `done`.
+  void WaitForMessage(Message* message, double seconds);
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
   struct Joining {
     uint64_t tickets = 0;

@@ -31,7 +31,8 @@ struct End {
                double timeout = 0) const {
     auto message = std::make_shared<Message>(sends, peer, values->data(),
                                              values->size() * sizeof(int64_t), name, timeout);
-    set->messages()->Start(message);
+    Status status = set->StartMessage(message);
+    EXPECT(status.ok(), status.message());
     return message;
   }
   Handle Send(int peer, Values* values, const std::string& name = "m") const {
@@ -42,7 +43,7 @@ struct End {
   }
   // Its outcome; a message that does not end fails the test.
   Status Await(const Handle& message) const {
-    set->Await(message.get(), kPatience);
+    static_cast<void>(set->AwaitMessage(message.get(), kPatience));
     EXPECT(message->over, "after 20 s");
     return message->over ? message->outcome : Status(Code::kTimeout, "it goes on");
   }
@@ -164,7 +165,8 @@ TEST(AWaitThatEndsLeavesTheMessageToTheListener) {
     Values values{rank};
     Handle message = rank == 0 ? end.Receive(1, &values) : nullptr;
     if (rank == 0)
-      end.set->Await(message.get(), 0.3);  // the listener has stopped to look meanwhile
+      EXPECT(end.set->AwaitMessage(message.get(), 0.3)
+                 .ok());  // the listener has stopped to look meanwhile
     EXPECT(end.Barrier().ok());
     if (rank == 1) EXPECT(end.Await(end.Send(0, &values)).ok());
     EXPECT(end.Barrier().ok());
@@ -271,7 +273,7 @@ TEST(ALimitCountsWhileAThreadWaits) {
     Handle message = end.Start(false, 1 - rank, &values, "late", rank == 0 ? 0.3 : kPatience);
     ::usleep(500'000);
     EXPECT(!message->over, "nobody has waited");
-    if (rank == 0) end.set->Await(message.get(), 0.1);
+    if (rank == 0) EXPECT(end.set->AwaitMessage(message.get(), 0.1).ok());
     EXPECT(!message->over, "the limit has not passed");
     EXPECT(end.Barrier().ok());
     Status status = end.Await(message);

@@ -39,6 +39,8 @@ class _Request(ctypes.Structure):
         ("memory", ctypes.c_int32),
         ("stream", ctypes.c_void_p),
         ("timeout_seconds", ctypes.c_double),
+        ("outputs", ctypes.POINTER(ctypes.c_void_p)),
+        ("inputs", ctypes.POINTER(ctypes.c_void_p)),
     ]
 
 
