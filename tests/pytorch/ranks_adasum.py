@@ -2,8 +2,9 @@
 
 import numpy as np
 import torch
+from caught import error_of
 from harness import rank, report, size, without_init
-from ranks_horovod import _error, _own
+from ranks_horovod import _own
 
 import smddp_tf.torch as hvd
 
@@ -83,27 +84,27 @@ def errors():
         lambda: hvd.allreduce(torch.ones(2, dtype=torch.int64), op=hvd.Adasum): "floating-point",
         lambda: hvd.reducescatter(_own(size), op=hvd.Adasum): "reducescatter takes no Adasum",
     }.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind in ("ValueError", "BadInputError") and words in text, (kind, text)
     op = hvd.Sum if rank else hvd.Adasum
-    kind, text = _error(lambda: hvd.allreduce(_own(2), name="loss", op=op))
+    kind, text = error_of(lambda: hvd.allreduce(_own(2), name="loss", op=op))
     assert kind == "DistBackendError" and "Adasum" in text, text
-    kind, text = _error(lambda: hvd.allreduce(_own(6 - rank), name="loss", op=hvd.Adasum))
+    kind, text = error_of(lambda: hvd.allreduce(_own(6 - rank), name="loss", op=hvd.Adasum))
     assert kind == "DistBackendError" and "of [[6]]" in text and "of [[5]]" in text, text
     options = {"op": hvd.Adasum, "postscale_factor": 1.0 + rank}
-    kind, text = _error(lambda: hvd.allreduce(_own(2), name="loss", **options))
+    kind, text = error_of(lambda: hvd.allreduce(_own(2), name="loss", **options))
     assert kind == "DistBackendError" and "postscale_factor=2.0" in text, text
     weights = _own(2).requires_grad_()
     total = hvd.allreduce(weights, op=hvd.Adasum).sum()
-    kind, text = _error(total.backward)
+    kind, text = error_of(total.backward)
     assert kind == "ValueError" and "has no gradient" in text, text
     model = torch.nn.Linear(2, 1)
     options = {"op": hvd.Adasum, "gradient_predivide_factor": 2.0}
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    kind, text = _error(lambda: hvd.DistributedOptimizer(sgd, **options))
+    kind, text = error_of(lambda: hvd.DistributedOptimizer(sgd, **options))
     assert kind == "ValueError" and "op=hvd.Average" in text, text
     optimizer = hvd.DistributedOptimizer(sgd, op=hvd.Adasum)
-    kind, text = _error(optimizer.skip_synchronize)
+    kind, text = error_of(optimizer.skip_synchronize)
     assert kind == "ValueError" and "cannot be skipped" in text, text
     assert hvd.allreduce(_own(2), op=hvd.Sum).tolist() == 2 * [size * (size + 1) / 2]
     report(done=True)

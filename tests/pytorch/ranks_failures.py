@@ -7,6 +7,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from caught import error_of
 from harness import rank, report, size, without_init
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
@@ -18,15 +19,6 @@ LAST = size - 1
 
 def _start():
     dist.init_process_group("smddp", timeout=datetime.timedelta(seconds=60))
-
-
-def _error(function) -> tuple:
-    """What it raises: the class's name and the text."""
-    try:
-        function()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", "nothing was raised"
 
 
 def _goes_on() -> None:
@@ -107,7 +99,7 @@ def disagree():
             "elements=4",
         )
     for name, (function, *sides) in cases.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind == "DistBackendError", (name, kind, text)
         assert "of group 0" in text, text
         assert all(side in text for side in sides), (name, sides, text)
@@ -154,13 +146,13 @@ def bad_input():
             "do not divide; give split sizes",
         ),
     }
-    kind, text = _error(lambda: hvd.broadcast(divided, 0))  # which is matched by name
+    kind, text = error_of(lambda: hvd.broadcast(divided, 0))  # which is matched by name
     assert (kind, "to_local()" in text) == ("BadInputError", True), (kind, text)
     for name, (function, words) in cases.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert (kind, words in text) == ("BadInputError", True), (name, kind, text)
         _goes_on()
-        kind, text = _error(function if rank == LAST else _waited(dist.all_reduce, good.clone()))
+        kind, text = error_of(function if rank == LAST else _waited(dist.all_reduce, good.clone()))
         assert kind == "DistBackendError", (name, kind, text)
         assert words in text and f"rank {LAST}" in text and "allreduce" in text, (name, text)
         _goes_on()
@@ -185,14 +177,14 @@ def killed(how):
         "backward": lambda: model(torch.ones(2, 10)).sum().backward(),
     }
     start = time.monotonic()
-    kind, text = _error(functions[how])
+    kind, text = error_of(functions[how])
     report(kind=kind, text=text, seconds=time.monotonic() - start - 0.5)
 
 
 @without_init
 def another_world():
     """Torch is told of other ranks than the launcher's."""
-    kind, text = _error(
+    kind, text = error_of(
         lambda: dist.init_process_group(
             "smddp", store=dist.HashStore(), rank=0 if rank else 1, world_size=size + 1
         )

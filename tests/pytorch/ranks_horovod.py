@@ -7,6 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.utils.checkpoint
+from caught import error_of
 from harness import rank, report, size, without_init
 from ranks_training import RATE, ROWS, Model, Whole, _assert_equal, _loss, _sgd, _train
 
@@ -17,14 +18,6 @@ SUM = sum(range(1, size + 1))
 
 def _own(*shape, dtype=torch.float32):
     return torch.full(shape, rank + 1, dtype=dtype)
-
-
-def _error(function) -> tuple:
-    try:
-        function()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", "nothing was raised"
 
 
 @without_init
@@ -69,10 +62,10 @@ def collectives():
 def errors():
     """Shapes that differ, and arguments that cannot be used."""
     hvd.init()
-    kind, text = _error(lambda: hvd.allreduce(_own(3 + rank), name="loss"))
+    kind, text = error_of(lambda: hvd.allreduce(_own(3 + rank), name="loss"))
     assert kind == "DistBackendError" and "'allreduce.loss'" in text, text
     assert "rank 0 has [float32 [3]]" in text and "[float32 [4]]" in text, text
-    kind, text = _error(lambda: hvd.allgather(torch.ones(2, 3 + rank)))
+    kind, text = error_of(lambda: hvd.allgather(torch.ones(2, 3 + rank)))
     assert kind == "DistBackendError" and "rows of [3]" in text and "rows of [4]" in text, text
     for function, words in {
         lambda: hvd.allreduce(_own(2), average=True, op=hvd.Sum): "give op or average, not both",
@@ -81,7 +74,7 @@ def errors():
         lambda: hvd.allgather_async(_own(2).requires_grad_()): "allgather_async has no gradient",
         lambda: hvd.broadcast_parameters([1, 2]): "takes model.state_dict()",
     }.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind in ("ValueError", "BadInputError") and words in text, (kind, text)
     model = torch.nn.Linear(2, 1)
     names = [("same", one) for one in model.parameters()]
@@ -90,13 +83,13 @@ def errors():
         lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), names[:1]): "lacks 1 of",
         lambda: hvd.DistributedOptimizer(_sgd(model.parameters()), op=hvd.Max): "Sum or Adasum",
     }.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind == "ValueError" and words in text, (kind, text)
     optimizer = hvd.DistributedOptimizer(_sgd(model.parameters()), model.named_parameters())
-    kind, text = _error(lambda: hvd.DistributedOptimizer(optimizer))
+    kind, text = error_of(lambda: hvd.DistributedOptimizer(optimizer))
     assert kind == "ValueError" and "already" in text, text
     model(torch.ones(1, 2)).sum().backward()
-    kind, text = _error(lambda: model(torch.ones(1, 2)).sum().backward())
+    kind, text = error_of(lambda: model(torch.ones(1, 2)).sum().backward())
     assert "backward_passes_per_step" in text, text
     optimizer.step()
     table = torch.nn.Embedding(5, 2, sparse=True)
@@ -157,7 +150,7 @@ def new_optimizer():
         _train(alone, _sgd(alone.parameters()), own_rows=False)
     for one, other in zip(model.parameters(), alone.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-14)
-    kind, text = _error(optimizers[0].step)
+    kind, text = error_of(optimizers[0].step)
     assert kind == "ValueError" and "a newer DistributedOptimizer" in text, text
     report(done=True)
 
@@ -364,7 +357,7 @@ def outside_of_a_set():
             optimizer.step()
     mean = rank + 1 if rank == size - 1 else sum(range(1, size)) / (size - 1)
     assert weight.tolist() == 2 * [-2 * RATE * mean], (weight, mean)
-    kind, text = _error(lambda: hvd.allreduce(weight, process_set=first))
+    kind, text = error_of(lambda: hvd.allreduce(weight, process_set=first))
     assert kind == ("ValueError" if rank == size - 1 else ""), text
     report(done=True)
 
@@ -485,7 +478,7 @@ def names_under_way():
     if rank == 0:
         handle = hvd.allreduce_async(_own(2), name="twice", op=hvd.Sum)
         for call in (hvd.allreduce_async, hvd.allreduce):
-            kind, text = _error(lambda call=call: call(_own(2), name="twice"))
+            kind, text = error_of(lambda call=call: call(_own(2), name="twice"))
             assert kind == "ValueError" and "'allreduce.twice' is under way" in text, (kind, text)
     else:
         time.sleep(2)  # so that rank 0's is under way while it tries
@@ -546,7 +539,7 @@ def joins():
                 root = batches.index(max(batches))
                 assert hvd.broadcast(torch.tensor(rank), root).item() == root
             for refused in (_largest, _gathered) if here < size else ():
-                name, text = _error(refused)
+                name, text = error_of(refused)
                 assert (name, "join" in text) == ("DistBackendError", True), text
             hvd.barrier()
         last = hvd.join()

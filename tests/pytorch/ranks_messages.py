@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from caught import error_of
 from harness import rank, report, size, without_init
 
 import smddp_tf.torch  # noqa: F401 - registers the backend
@@ -18,19 +19,10 @@ from smddp_tf.torch import _messages
 LAST = size - 1
 
 
-def _start(seconds=60):
+def _start(seconds=60, carrier=_messages.Messages):
     dist.init_process_group("smddp", timeout=datetime.timedelta(seconds=seconds))
     kind = dist.group.WORLD._get_backend(torch.device("cpu"))._connections()._carrier
-    assert isinstance(kind, _messages.Messages), kind
-
-
-def _error(function) -> tuple:
-    """What it raises: the class's name and the text."""
-    try:
-        function()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    return "", "nothing was raised"
+    assert isinstance(kind, carrier), kind
 
 
 def _content(number, source, target, elements, dtype):
@@ -181,8 +173,23 @@ def _group_that_is_left():
         if rank < 2:
             dist.destroy_process_group(group)
         if rank == 0 and value == 1:
-            kind, text = _error(lost.wait)
+            kind, text = error_of(lost.wait)
             assert kind == "DistBackendError" and "withdrawn" in text, (kind, text)
+
+
+@without_init
+def by_gloo():
+    """Around all ranks."""
+    _start(carrier=dist.ProcessGroupGloo)
+    got = torch.empty(2)
+    pair = [
+        dist.P2POp(dist.isend, torch.full((2,), float(rank)), (rank + 1) % size),
+        dist.P2POp(dist.irecv, got, (rank - 1) % size),
+    ]
+    for work in dist.batch_isend_irecv(pair):
+        work.wait()
+    assert got.tolist() == [(rank - 1) % size] * 2
+    report(done=True)
 
 
 @without_init
@@ -191,16 +198,16 @@ def errors():
     _start()
     found = {}
     if rank == 0:
-        found["long"] = _error(lambda: dist.send(torch.ones(3), 1))
-        found["sparse"] = _error(lambda: dist.send(torch.eye(2).to_sparse(), 1))
-        found["limit"] = _error(
+        found["long"] = error_of(lambda: dist.send(torch.ones(3), 1))
+        found["sparse"] = error_of(lambda: dist.send(torch.eye(2).to_sparse(), 1))
+        found["limit"] = error_of(
             lambda: dist.irecv(torch.ones(2), 1, tag=9).wait(datetime.timedelta(seconds=0.2))
         )
         dist.barrier()
         dist.send(torch.ones(2), 1)
     elif rank == 1:
         work = dist.irecv(torch.zeros(2), 0)
-        found["short"] = _error(work.wait)
+        found["short"] = error_of(work.wait)
         assert work.is_completed() and not work.is_success()
         assert str(work.exception()) == found["short"][1]
         dist.barrier()
@@ -228,6 +235,6 @@ def lost(how):
     tensor = torch.zeros(2)
     began = time.monotonic()
     call = lambda: dist.recv(tensor, LAST if rank == 0 else 0)  # noqa: E731
-    kind, text = _error(call)
+    kind, text = error_of(call)
     report(kind=kind, text=text, seconds=time.monotonic() - began)
     os._exit(0)

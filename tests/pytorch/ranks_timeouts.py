@@ -8,8 +8,9 @@ import time
 
 import torch
 import torch.distributed as dist
+from caught import error_of
 from harness import rank, report, size, without_init
-from ranks_failures import _error, _goes_on
+from ranks_failures import _goes_on
 
 import smddp_tf.torch  # noqa: F401 - registers the backend
 
@@ -32,7 +33,7 @@ def _start(seconds=PATIENCE, folder=None, attempt=0):
 
 def _measured(function) -> dict:
     start = time.monotonic()
-    kind, text = _error(function)
+    kind, text = error_of(function)
     return {"kind": kind, "text": text, "seconds": time.monotonic() - start}
 
 
@@ -112,7 +113,7 @@ def monitored():
     group = dist.group.WORLD
     group.monitored_barrier(_seconds(PATIENCE))
     only_gloo = [int(number) for number in torch.__version__.split(".")[:2]] < [2, 15]
-    named = _error(dist.monitored_barrier)[1]
+    named = error_of(dist.monitored_barrier)[1]
     assert ("only implemented for GLOO" in named) == only_gloo, named
     results = []
     for late, wait_all_ranks in ((rank == LAST, False), (rank != 0, True), (rank == 0, False)):
@@ -143,7 +144,7 @@ def again_before_others_know(folder):
         dist.group.WORLD.set_timeout(_seconds(0.3))
         knows = pathlib.Path(folder) / f"knows{attempt}"
         if rank == 0:
-            kind, text = _error(dist.barrier)
+            kind, text = error_of(dist.barrier)
             assert kind == "DistBackendError" and " timeout " in text, (kind, text)
             knows.touch()
         deadline = time.monotonic() + PATIENCE
