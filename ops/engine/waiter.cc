@@ -13,10 +13,11 @@ constexpr int kSleepMs = 100;  // bounds the cost of a lost wake-up
 // take, and with more ranks than cores the peer may need this very core.
 constexpr double kYieldSeconds = 1e-3;
 constexpr double kLongestNap = 200e-6;
-// A peer that hands the core back after a small message takes less; a thread that computes keeps it
-// for a slice, of a millisecond or more.
-constexpr double kLentSeconds = 20e-6;
-constexpr double kCrowdedSeconds = 20e-3;
+// A rank that shares the core hands it back within 0.3 ms, with its script's lines between two small
+// collectives: caches are cold after each switch. A thread that computes keeps it for its slice,
+// which is of milliseconds.
+constexpr double kLentSeconds = 1e-3;
+constexpr double kCrowdedSeconds = 100e-3;
 
 void CpuRelax() {
 #if defined(__x86_64__)
