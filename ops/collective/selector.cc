@@ -1,5 +1,7 @@
 #include "collective/selector.h"
 
+#include <algorithm>
+
 #include "collective/device/host_copy.h"
 #include "collective/device/on_device.h"
 #include "collective/device/vote.h"
@@ -64,6 +66,30 @@ std::string UnlessMidSizedOfTwo(const Selector& selector, const ChannelResources
                                                    : NotSmall(selector, resources, request);
 }
 
+// Through the slots a rank copies what it sends and what it receives; with a single copy it only
+// reads what it receives, which the kernel does slower. The busiest rank decides: a root of many
+// that scatters should leave the work to them, one that gathers has all of it either way.
+std::string UnlessSlotsBurdenOne(const Selector& selector, const ChannelResources& resources,
+                                 const Request& request) {
+  size_t moved = request.moved_bytes();
+  if (moved < selector.single_copy_alltoall_bytes) return "the payload is small";
+  int size = resources.topology->size;
+  size_t most_received = 0, most_copied = 0;
+  for (int r = 0; r < size; ++r) {
+    size_t sent = 0, received = 0;
+    for (int p = 0; p < size; ++p) {
+      sent += p == r ? 0 : request.PartBytes(r, p, size);
+      received += p == r ? 0 : request.PartBytes(p, r, size);
+    }
+    most_received = std::max(most_received, received);
+    most_copied = std::max(most_copied, sent + received);
+  }
+  double cost = selector.kernel_copies * (moved >= kPastCachesBytes ? 0.75 : 1);
+  return cost * static_cast<double>(most_received) < static_cast<double>(most_copied)
+             ? ""
+             : "the slots are faster";
+}
+
 // The first entry that can and should serve is chosen.
 const Entry kTable[] = {
     {"oneshot", Kind::kAllreduce, OneNodeOnly, SmallOnly, New<OneshotAllreduce>},
@@ -78,7 +104,7 @@ const Entry kTable[] = {
      New<SingleCopyMove>},
     {"shm_allgather", Kind::kAllgather, OneNodeOnly, Always, New<ShmAllgather>},
     {"hierarchical_allgather", Kind::kAllgather, SeveralNodes, Always, New<HierarchicalAllgather>},
-    {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, NotSmall,
+    {"single_copy_alltoall", Kind::kAlltoall, SingleCopyMove::Cannot, UnlessSlotsBurdenOne,
      New<SingleCopyMove>},
     {"shm_alltoall", Kind::kAlltoall, OneNodeOnly, Always, New<ShmAlltoall>},
     {"hierarchical_alltoall", Kind::kAlltoall, SeveralNodes, Always, New<HierarchicalAlltoall>},

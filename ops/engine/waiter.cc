@@ -13,9 +13,9 @@ constexpr int kSleepMs = 100;  // bounds the cost of a lost wake-up
 // take, and with more ranks than cores the peer may need this very core.
 constexpr double kYieldSeconds = 1e-3;
 constexpr double kLongestNap = 200e-6;
-// A rank that shares the core hands it back within 0.3 ms, with its script's lines between two small
-// collectives: caches are cold after each switch. A thread that computes keeps it for its slice,
-// which is of milliseconds.
+// A rank that shares the core hands it back within 0.3 ms, with its script's lines between two
+// small collectives: caches are cold after each switch. A thread that computes keeps it for its
+// slice, which is of milliseconds.
 constexpr double kLentSeconds = 1e-3;
 constexpr double kCrowdedSeconds = 100e-3;
 

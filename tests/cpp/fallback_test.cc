@@ -148,7 +148,7 @@ TEST(WhatAPeerThatGaveUpHasLentDoesNotCount) {
   for (Kind kind : {Kind::kAlltoall, Kind::kAllgather}) {
     InprocJob job(2, 1, kChunk, true);
     Selector selector;
-    selector.single_copy_bytes = 0;
+    selector.PreferSingleCopy();
     std::vector<std::vector<char>> in(2, std::vector<char>(5000, 'a'));
     std::vector<char> out(10000, '?');
     Request requests[2];

@@ -89,8 +89,7 @@ class InprocJob {
   smddp::Status Run(int rank, const smddp::Request& request, const std::string& forced = "") {
     smddp::Selector selector;
     selector.forced_allreduce = forced;
-    selector.single_copy_bytes = 0;
-    selector.single_copy_gathers = topologies_[rank]->size;
+    selector.PreferSingleCopy();
     return RunToEnd(selector.Make(&resources_[rank], &request, nullptr).get(), request);
   }
 

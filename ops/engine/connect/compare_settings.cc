@@ -67,8 +67,10 @@ SharedSettings WithCore(SharedSettings terms, const Config& config) {
   add("shared memory layout", ShmGroup::Layout());
   add("oneshot limit of two ranks", std::to_string(selector.oneshot_bytes_of_two));
   add("oneshot limit", std::to_string(selector.oneshot_bytes));
-  add("single copy limit", std::to_string(selector.single_copy_bytes) + " " +
-                               std::to_string(selector.single_copy_gathers));
+  add("single copy limits", std::to_string(selector.single_copy_bytes) + " " +
+                                std::to_string(selector.single_copy_alltoall_bytes) + " " +
+                                std::to_string(selector.single_copy_gathers) + " " +
+                                std::to_string(selector.kernel_copies));
   add("SMDDP_ALLREDUCE", OrAutomatic(config.allreduce));
   add("SMDDP_CHUNK_BYTES",
       OrAutomatic(config.chunk_bytes == 0 ? "" : std::to_string(config.chunk_bytes)));

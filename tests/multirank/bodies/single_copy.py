@@ -12,6 +12,7 @@ from harness import rank, report, report_in_time, size
 import smddp_tf as hvd
 
 N = 40_000
+LARGE = 1_100_000  # elements, which every pair of ranks exchanges
 
 
 def _pattern(r, n=N):
@@ -25,7 +26,8 @@ def _move_in(way, wrap):
         equal(got, _pattern(root), way, "broadcast")
     want = np.concatenate([_pattern(r) for r in range(size)])
     equal(wrap(lambda: hvd.allgather(one))(), want, way, "allgather")
-    parts = tf.reshape(tf.tile(one, [size]), [size * N])
+    parts = tf.reshape(tf.tile(tf.constant(_pattern(rank, LARGE)), [size]), [size * LARGE])
+    want = np.concatenate([_pattern(r, LARGE) for r in range(size)])
     equal(wrap(lambda: hvd.alltoall(parts))(), want, way, "alltoall")
 
 
@@ -45,6 +47,15 @@ def move(refused=()):
         got = hvd.broadcast(v, root_rank=0)
         v.assign(tf.zeros([N]))
         equal(got, i, "overwritten")
+    # A rank that sends to all and receives nothing, and one that receives from all.
+    for scatters in (True, False):
+        splits = [LARGE if (rank if scatters else p) == 0 else 0 for p in range(size)]
+        sent = np.concatenate([_pattern(rank, n) + p for p, n in enumerate(splits)])
+        got, received = hvd.alltoall(sent, splits=splits)
+        senders = range(size) if rank == 0 and not scatters else [0] if scatters else []
+        want = [_pattern(r, LARGE) + rank for r in senders]
+        equal(got, np.concatenate([np.zeros(0, np.float32), *want]), "scatter", scatters)
+        equal(received, [LARGE if r in senders else 0 for r in range(size)], "rows", scatters)
     # Uneven parts, some empty, on a process set.
     evens = hvd.add_process_set(list(range(0, size, 2)))
     if rank % 2 == 0:
@@ -56,7 +67,7 @@ def move(refused=()):
 
 def a_peer_dies():
     x = tf.ones([4_000_000]) * rank
-    splits = [tf.shape(x)[0] - size + 1] + [1] * (size - 1)
+    splits = [tf.shape(x)[0] if r == (rank + 1) % size else 0 for r in range(size)]
     hvd.broadcast(x, root_rank=1)
     begin = machine_time.now()
     try:

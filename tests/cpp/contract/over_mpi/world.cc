@@ -82,8 +82,7 @@ Status ContractJob::Run(int rank, const Request& request, const std::string& for
   EXPECT_EQ(rank, World().rank);
   Selector selector;
   selector.forced_allreduce = forced;
-  selector.single_copy_bytes = 0;
-  selector.single_copy_gathers = World().size;
+  selector.PreferSingleCopy();
   ChannelResources* resources = &OwnJob()->connection->channels[0];
   Status status = RunToEnd(selector.Make(resources, &request, nullptr).get(), request);
   if (status.code() != Code::kTimeout) return status;
