@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import pathlib
 import re
 import subprocess
@@ -101,6 +102,25 @@ def test_every_import_of_the_package_finds_its_names():
             found = _top_level_names(file) | {"*"}
             missing = {alias.name for alias in node.names} - found
             assert not missing, f"{path} imports {missing} from {module}"
+
+
+def test_every_import_among_the_tests_finds_its_names():
+    """`make test` does not run all of them: some need PyTorch."""
+    files: dict = {}
+    for folder in ("tests", "benchmarks"):
+        for path in (ROOT / folder).rglob("*.py"):
+            files.setdefault(path.stem, []).append(path)
+    checked = 0
+    for path in itertools.chain.from_iterable(files.values()):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ImportFrom) or node.module not in files:
+                continue
+            beside = [other for other in files[node.module] if other.parent == path.parent]
+            found = set().union(*map(_top_level_names, beside or files[node.module]))
+            missing = {alias.name for alias in node.names} - found
+            assert not missing, f"{path} imports {missing} from {node.module}"
+            checked += 1
+    assert checked > 100, checked
 
 
 def test_environment_has_one_reader():

@@ -2,8 +2,9 @@
 
 import torch
 import torch.distributed as dist
+from caught import error_of
 from harness import rank, report, size, without_init
-from ranks_horovod import SUM, _error, _own
+from ranks_horovod import SUM, _own
 from ranks_training import RATE
 
 import smddp_tf.torch as hvd
@@ -114,7 +115,7 @@ def errors():
         ),
     }
     for words, function in cases.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind == "DistBackendError" and words in text, (kind, text)
     cases = {
         "give splits": lambda: hvd.alltoall(torch.ones(size + 1)),
@@ -127,7 +128,7 @@ def errors():
         "more than one value": lambda: hvd.SyncBatchNorm(2)(torch.ones(1 - min(rank, 1), 2)),
     }
     for words, function in cases.items():
-        kind, text = _error(function)
+        kind, text = error_of(function)
         assert kind in ("ValueError", "BadInputError") and words in text, (kind, text)
     assert hvd.allreduce(_own(2), op=hvd.Sum).tolist() == 2 * [SUM]
     report(done=True)
@@ -160,7 +161,7 @@ def sparse():
         inplace = numbers.clone()
         dist.all_reduce(inplace)
         assert torch.equal(inplace.to_dense(), wanted.to(numbers.dtype))
-    kind, text = _error(lambda: dist.all_reduce(own.clone(), op=dist.ReduceOp.MAX))
+    kind, text = error_of(lambda: dist.all_reduce(own.clone(), op=dist.ReduceOp.MAX))
     assert "sparse tensors takes SUM or AVG, not MAX" in text, (kind, text)
 
     for passes in (1, 2):
