@@ -281,18 +281,18 @@ def allreduce(
 
 
 def gathered(tensors: Sequence[torch.Tensor], ranks: int) -> Steps:
-    """Gathers tensors that may differ in rows; returns these, and each rank's numbers of rows."""
+    """Gathers tensors that may differ in rows; returns these, and their rows by rank and tensor."""
     parts = []
     for tensor in tensors:
         _checks.check_dense([tensor], "allgather")
         part = _checks.rows(tensor)
         parts.append(part.view(1) if part.dim() == 0 else part)
-    own = torch.tensor([part.shape[0] for part in parts], device="cpu")
-    told = own.new_empty((ranks, len(parts)))
-    rows = ", ".join(str(list(part.shape[1:])) for part in parts)
-    yield _requests.allgather(told, own, words=f"rows of {rows}")
+    own = [part.shape[0] for part in parts]
+    shapes = ", ".join(str(list(part.shape[1:])) for part in parts)
+    request, told = _requests.allgather_integers(own, ranks, f"rows of {shapes}")
+    yield request
     outputs = []
-    for part, counts in zip(parts, told.t().tolist(), strict=True):
+    for part, counts in zip(parts, zip(*told, strict=True), strict=True):
         output = part.new_empty((sum(counts), *part.shape[1:]))
         elements = math.prod(part.shape[1:])
         yield _requests.allgather(output, part, [count * elements for count in counts])
@@ -349,7 +349,8 @@ class Allgather(torch.autograd.Function):
         outputs, told = begin(what, name, group.id, steps, True, tensors).result()
         ctx.options = {"name": gradient_name(name), "process_set": ranks}
         ctx.shapes = [one.shape for one in tensors]
-        ctx.begins, ctx.counts = told[: group.rank].sum(0).tolist(), told[group.rank].tolist()
+        ctx.counts = list(told[group.rank])
+        ctx.begins = [sum(rows[i] for rows in told[: group.rank]) for i in range(len(tensors))]
         return tuple(outputs)
 
     @staticmethod
@@ -593,8 +594,7 @@ def allgather_object(
     payload = io.BytesIO()
     torch.save(obj, payload)
     own = torch.frombuffer(bytearray(payload.getvalue()), dtype=torch.uint8)
-    count = torch.tensor([own.numel()], device="cpu")
-    sizes = allgather(count, name and f"{name}.sizes", process_set)
-    parts = allgather(own, name, process_set).split(sizes.tolist())
-    assert len(parts) == group.size
+    steps = gathered([own], group.size)
+    (whole,), told = begin("allgather", name, group.id, steps, True, own).result()
+    parts = whole.split([count for (count,) in told])
     return [torch.load(io.BytesIO(part.numpy()), weights_only=False) for part in parts]

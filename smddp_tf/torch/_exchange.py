@@ -60,15 +60,14 @@ def _exchanged(tensor: torch.Tensor, splits: Any, group: ProcessGroup) -> Steps:
     if tensor.dim() == 0:
         raise BadInputError("alltoall takes tensors of at least one dimension, not a scalar")
     rows = _checks.rows(tensor)
-    own = torch.tensor(_own_splits(splits, rows.shape[0], group.size), device="cpu")
-    told = own.new_empty((group.size, group.size))
-    words = f"rows of {list(rows.shape[1:])}"
-    yield _requests.allgather(told, own, words=words)
-    received = told[:, group.rank].to(torch.int32)
-    output = rows.new_empty((int(received.sum()), *rows.shape[1:]))
-    counts = (told.flatten() * math.prod(rows.shape[1:])).tolist()
-    yield _requests.alltoall(output, rows, counts, words)
-    return output, received
+    own, words = _own_splits(splits, rows.shape[0], group.size), f"rows of {list(rows.shape[1:])}"
+    request, told = _requests.allgather_integers(own, group.size, words)
+    yield request
+    received = [counts[group.rank] for counts in told]
+    output = rows.new_empty((sum(received), *rows.shape[1:]))
+    elements = math.prod(rows.shape[1:])
+    yield _requests.alltoall(output, rows, [n * elements for counts in told for n in counts], words)
+    return output, torch.tensor(received, dtype=torch.int32, device="cpu")
 
 
 def _begin_alltoall(tensor: Any, splits: Any, name: Any, ranks: ProcessSet, wait: bool) -> Work:

@@ -465,17 +465,17 @@ class SmddpProcessGroup(ProcessGroup):
           Those that rank r sends to rank p, at [r * ranks + p].
         """
         ranks = self.size()
-        own = torch.tensor([*sent, *received], dtype=torch.int64, device="cpu")
-        told = own.new_empty((ranks, 2, ranks))
-        yield _requests.allgather(told, own)
-        for source, target in itertools.product(range(ranks), repeat=2):
-            goes, comes = told[source, 0, target].item(), told[target, 1, source].item()
-            if goes != comes:
-                raise BadInputError(
-                    f"rank {source} sends {goes} elements to rank {target}, which has room for "
-                    f"{comes}; on each pair of ranks the sizes must be equal"
-                )
-        return told[:, 0].flatten().tolist()
+        request, told = _requests.allgather_integers([*sent, *received], ranks)
+        yield request
+        goes = [told[source][target] for source in range(ranks) for target in range(ranks)]
+        comes = [told[target][ranks + source] for source in range(ranks) for target in range(ranks)]
+        if goes != comes:
+            pair = [one != other for one, other in zip(goes, comes, strict=True)].index(True)
+            raise BadInputError(
+                f"rank {pair // ranks} sends {goes[pair]} elements to rank {pair % ranks}, which "
+                f"has room for {comes[pair]}; on each pair of ranks the sizes must be equal"
+            )
+        return goes
 
     @numbered("barrier")
     def barrier(self, opts: Any = None, *_: Any) -> Steps:

@@ -106,6 +106,26 @@ def allgather(
     return _request(Kind.ALLGATHER, number, [part], sizes=sizes, words=words)
 
 
+def allgather_integers(
+    own: Sequence[int], ranks: int, words: str = ""
+) -> tuple[Request, ctypes.Array[ctypes.Array[ctypes.c_int64]]]:
+    """Gathers a few integers, without the cost of a tensor of them.
+
+    Returns:
+      The request, and once it is done, each rank's integers, by its rank.
+    """
+    mine, told = (ctypes.c_int64 * len(own))(*own), (ctypes.c_int64 * len(own) * ranks)()
+    dims = (ctypes.c_int64 * 1)(len(own))
+    address = ctypes.addressof
+    tensors = (Tensor * 1)(Tensor(input=address(mine), output=address(told), ndim=1, dims=dims))
+    request = Request(kind=Kind.ALLGATHER, dtype=NUMBERS[torch.int64], num_tensors=1)
+    request.prescale = request.postscale = 1.0
+    request.tensors, request.parts = tensors, (mine, told)
+    if words:
+        request.description = words.encode()
+    return request, told
+
+
 def reducescatter(
     written: torch.Tensor, read: torch.Tensor, ranks: int, op: ReduceOp, factor: float
 ) -> Request:

@@ -28,15 +28,15 @@ def summed(tensor: torch.Tensor, ranks: int, factor: float = 1.0) -> Steps:
     values = _checks.rows(own.values())
     _checks.check_dense([values], "a sparse sum")
     indices = own.indices().t().contiguous()
-    count = torch.tensor([len(indices)], device="cpu")
-    told = count.new_empty(ranks)
     words = f"sparse {list(tensor.shape)} of {tensor.dtype}, {tensor.sparse_dim()} dims sparse"
-    yield _requests.allgather(told, count, words=words)
+    request, told = _requests.allgather_integers([len(indices)], ranks, words)
+    yield request
+    counts = [count for (count,) in told]
     gathered = []
     for part in (indices, values):
-        whole = part.new_empty((int(told.sum()), *part.shape[1:]))
+        whole = part.new_empty((sum(counts), *part.shape[1:]))
         elements = math.prod(part.shape[1:])
-        yield _requests.allgather(whole, part, [number * elements for number in told.tolist()])
+        yield _requests.allgather(whole, part, [count * elements for count in counts])
         gathered.append(whole)
     indices, values = gathered
     values = values if factor == 1.0 else values * factor
