@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from smddp_tf._src.collectives.carried import check_reducible
@@ -85,7 +85,7 @@ def allreduce(
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     op, factors = resolve_op(average, op), (prescale_factor, postscale_factor)
     reduction = resolve_reduction("allreduce", op, factors, compression, name, process_set)
-    return _reduce([tensor], reduction, [reduction], [name])[0]
+    return _reduce([tensor], reduction, lambda _: reduction, [name])[0]
 
 
 def grouped_allreduce(
@@ -120,16 +120,17 @@ def grouped_allreduce(
     reduction = resolve_reduction("grouped_allreduce", op, factors, compression, name, process_set)
     tensors = list_of(tensors, "grouped_allreduce", "tensors")
     count = len(tensors)
-    alone = [
-        reduction.named(f"{reduction.name}.{i}").comparing(f"place {i} of a list of {count}")
-        for i in range(count)
-    ]
+
+    def alone(i: int) -> Reduction:
+        own = reduction.named(f"{reduction.name}.{i}")
+        return own.comparing(f"place {i} of a list of {count}")
+
     keys = [f"{name}.{i}" if name else None for i in range(count)]
     return _reduce(tensors, reduction, alone, keys)
 
 
 def _reduce(
-    values: list[Any], reduction: Reduction, alone: list[Any], keys: list[Any]
+    values: list[Any], reduction: Reduction, alone: Callable[[int], Reduction], keys: list[Any]
 ) -> list[Any]:
     """Reduces what a script gave: slices, tensors, or what can be one."""
     tensors = []

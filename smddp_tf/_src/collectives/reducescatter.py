@@ -63,8 +63,9 @@ def grouped_reducescatter(
             "Compression.none, .fp16 or .bf16"
         )
     tensors = [_check_scatter(tensor, op) for tensor in list_of(tensors, kind, "tensors")]
-    alone = [reduction] * len(tensors)  # none is reduced alone
-    return reduce_tensors(tensors, reduction, alone, alone, emit_by_dtype(ops.reducescatter))
+    keys = [None] * len(tensors)
+    emit = emit_by_dtype(ops.reducescatter)
+    return reduce_tensors(tensors, reduction, lambda _: reduction, keys, emit)  # none alone
 
 
 def _check_scatter(tensor: Tensor, op: ReduceOp) -> Tensor:

@@ -71,7 +71,7 @@ def needs_gather(reduction: Any) -> bool:
 def reduce_tensors(
     tensors: Sequence[Any],
     reduction: Reduction,
-    alone: Sequence[Reduction],
+    alone: Callable[[int], Reduction],
     keys: Sequence[Any],
     emit: Callable[[list[Tensor], Reduction], list[Tensor]],
 ) -> list[Any]:
@@ -80,7 +80,7 @@ def reduce_tensors(
     Args:
       tensors: tf.Tensors of dtypes that can be reduced, tf.IndexedSlices, and None, which stays.
       reduction: how.
-      alone: how each is reduced if that is done one by one.
+      alone: alone(i) is how tensor i is reduced if that is done one by one.
       keys: identify the tensors for compressors that keep something of each.
       emit: emit(compressed, reduction) reduces the dense ones of a list, and returns the others.
         It gets complex tensors as their parts.
@@ -94,12 +94,15 @@ def reduce_tensors(
     compared = parts_text(tensors)
     if compared:
         parts, how = list(map(as_parts, tensors)), reduction.comparing(compared)
-        alone = [one.comparing(compared) for one in alone]
-        return list(map(as_whole, reduce_tensors(parts, how, alone, keys, emit), tensors))
+
+        def part_alone(i: int) -> Reduction:
+            return alone(i).comparing(compared)
+
+        return list(map(as_whole, reduce_tensors(parts, how, part_alone, keys, emit), tensors))
     if needs_gather(reduction):
         return [
-            gather_and_combine(tensor, own, key)
-            for tensor, own, key in zip(tensors, alone, keys, strict=True)
+            gather_and_combine(tensor, alone(i), key)
+            for i, (tensor, key) in enumerate(zip(tensors, keys, strict=True))
         ]
     packed = [
         reduction.compression.compress(tensor) if is_dense(tensor) else (tensor, None)
@@ -108,7 +111,7 @@ def reduce_tensors(
     results = emit([tensor for tensor, _ in packed], reduction)
     for i, (_, context) in enumerate(packed):
         if isinstance(results[i], tf.IndexedSlices):
-            results[i] = allreduce_slices(results[i], alone[i])
+            results[i] = allreduce_slices(results[i], alone(i))
         elif results[i] is not None:
             results[i] = reduction.compression.decompress(results[i], context)
     return results

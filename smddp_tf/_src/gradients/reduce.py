@@ -225,7 +225,7 @@ def reduce_gradients(
     return reduce_tensors(
         grads,
         reduction,
-        alone,
+        lambda i: alone[i],
         keys,
         lambda packed, reduction: emit(packed, plan_of(packed), reduction),
     )

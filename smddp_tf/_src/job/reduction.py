@@ -48,4 +48,6 @@ class Reduction:
 
     def comparing(self, *texts: str) -> Reduction:
         """The same reduction, whose ranks compare these texts too; empty ones add nothing."""
+        if not any(texts):  # as in most calls; a copy costs more than all else here
+            return self
         return dataclasses.replace(self, compared=" ".join(filter(None, [self.compared, *texts])))
