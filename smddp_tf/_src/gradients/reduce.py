@@ -1,6 +1,7 @@
 """Reduces a step's gradients: compresses them, makes the bucket plan, and emits its ops."""
 
 import functools
+import math
 from collections.abc import Callable, Hashable, Sequence
 
 from smddp_tf._src.collectives.allreduce import grouped_allreduce
@@ -45,7 +46,7 @@ def _spec(grad, name: str, parts_of: str) -> GradientSpec:
         shape = _known(grad.values.shape[1:])
         return GradientSpec(name, grad.dtype.name, shape, 0, "sparse", parts_of)
     shape = _known(grad.shape)
-    nbytes = (grad.shape.num_elements() or 0) * grad.dtype.size
+    nbytes = 0 if None in shape else math.prod(shape) * grad.dtype.size
     return GradientSpec(name, dtype_name(grad), shape, nbytes, "dense", parts_of)
 
 
@@ -214,18 +215,22 @@ def reduce_gradients(
         return _plan(specs, options, groups)
 
     emit = emit or _emit_planned
-    alone = [reduction.named(f"{reduction.name} {name}") for name in normal_names(names)]
-    keys: list = [None] * len(names)
+    first, keys = None, [None] * len(names)
     if needs_gather(reduction):
         keys = [_reference(source) for source in sources]
         # No plan, so ranks compare all gradients with the first one that they reduce.
         first = next((i for i, grad in enumerate(grads) if grad is not None), None)
-        if first is not None:
-            alone[first] = alone[first].comparing(plan_of(grads).description)
+
+    numbered = functools.cache(lambda: normal_names(names))  # most calls reduce none alone
+
+    def alone(i: int) -> Reduction:
+        own = reduction.named(f"{reduction.name} {numbered()[i]}")
+        return own.comparing(plan_of(grads).description) if i == first else own
+
     return reduce_tensors(
         grads,
         reduction,
-        lambda i: alone[i],
+        alone,
         keys,
         lambda packed, reduction: emit(packed, plan_of(packed), reduction),
     )

@@ -6,6 +6,7 @@ fingerprints to detect unequal ones.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import re
@@ -57,13 +58,14 @@ def normal_names(names: Sequence[str]) -> list:
     return ["/".join(part + places[part, n] for part, n in parts) for parts in split]
 
 
-def _numbered(name: str) -> list:
-    """Pairs (part, number) of a name's parts: "a_2/b:0" -> [("a", 2), ("b", 0)]."""
+@functools.lru_cache(maxsize=1 << 14)  # an eager step asks for the same names each time
+def _numbered(name: str) -> tuple:
+    """Pairs (part, number) of a name's parts: "a_2/b:0" -> (("a", 2), ("b", 0))."""
     pairs = []
     for part in name.split(":")[0].split("/"):
         found = re.search(r"_(\d+)$", part)
         pairs.append((part[: found.start()], int(found[1])) if found else (part, 0))
-    return pairs
+    return tuple(pairs)
 
 
 def _line(spec: GradientSpec, name: str) -> str:
