@@ -1,5 +1,8 @@
-// How many messages an alltoall between nodes takes, slots with no room for all parts, and an
-// alltoall that fails. contract/alltoall_test.cc has what it brings.
+// How many messages an alltoall between nodes takes, when one inside a node reads from its peers,
+// slots with no room for all parts, and an alltoall that fails. contract/alltoall_test.cc has what
+// it brings.
+#include <functional>
+
 #include "alltoall_parts.h"
 #include "check.h"
 #include "counted_group.h"
@@ -58,6 +61,22 @@ Traffic TrafficOf(const NodeOf& nodes, const std::vector<size_t>& parts) {
   return traffic;
 }
 
+// Whether it reads from peers' memory; bytes(r, p) go from rank r to rank p, inside a node.
+bool TakesSingleCopy(int size, const std::function<size_t(int, int)>& bytes) {
+  InprocJob job(size, 1, 1 << 16, true);
+  Request request;
+  request.kind = Kind::kAlltoall;
+  request.dtype = DType::kUint8;
+  for (int r = 0; r < size; ++r) {
+    for (int p = 0; p < size; ++p) request.part_bytes.push_back(bytes(r, p));
+  }
+  std::unique_ptr<char[]> memory(new char[request.moved_bytes()]);  // never touched
+  request.tensors = {{memory.get(), memory.get(), {0}}};
+  std::string why;
+  Selector().Make(&job.resources(0), &request, &why);
+  return why.find("single_copy_alltoall: taken") != std::string::npos;
+}
+
 }  // namespace
 
 // A slot of 64 bytes has less than 8 for each part of an owner, so the parts take turns.
@@ -75,6 +94,20 @@ TEST(AnAlltoallOfMorePartsThanFitASlot) {
       }
     });
   }
+}
+
+TEST(AnAlltoallTakesASingleCopyWhereSlotsBurdenARank) {
+  constexpr size_t kMiB = 1 << 20;
+  auto even = [](size_t bytes) { return [=](int, int) { return bytes; }; };
+  auto scatter = [](size_t bytes) { return [=](int r, int) { return r == 0 ? bytes : 0; }; };
+  auto gather = [](size_t bytes) { return [=](int, int p) { return p == 0 ? bytes : 0; }; };
+  EXPECT(!TakesSingleCopy(2, even(3 * kMiB)), "within the caches");
+  EXPECT(TakesSingleCopy(2, even(4 * kMiB)), "beyond them");
+  EXPECT(!TakesSingleCopy(3, scatter(2 * kMiB)), "the root copies as much as the kernel would");
+  EXPECT(TakesSingleCopy(4, scatter(2 * kMiB)), "the root would copy more");
+  EXPECT(!TakesSingleCopy(4, scatter(kMiB / 8)), "small");
+  EXPECT(TakesSingleCopy(3, scatter(8 * kMiB)), "beyond the caches the kernel is faster");
+  for (int size : {2, 4, 8}) EXPECT(!TakesSingleCopy(size, gather(8 * kMiB)), "the root reads all");
 }
 
 TEST(AnAlltoallNeedsFewerMessagesThanPairs) {
