@@ -23,8 +23,9 @@ def require_tensorflow() -> None:
     if found == "tensorflow":
         return
     where = "KERAS_BACKEND" if wanted == found else '"backend" in ~/.keras/keras.json'
+    other = '; or train with smddp_tf.torch and init_process_group("smddp"), see docs/pytorch.md'
     raise ImportError(
         f"smddp_tf.keras reduces gradients in TensorFlow, but Keras computes with {found!r} "
         f"({where}); set KERAS_BACKEND=tensorflow before Keras is imported, also in the "
-        "environment of the ranks"
+        f"environment of the ranks{other if found == 'torch' else ''}"
     ) from cause

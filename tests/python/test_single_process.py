@@ -110,6 +110,7 @@ def test_another_backend_of_keras(before):
     said = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1 and said.startswith("ImportError: smddp_tf.keras"), done.stderr
     assert "set KERAS_BACKEND=tensorflow before Keras is imported" in said, said
+    assert ("docs/pytorch.md" in said) == bool(before), said
 
 
 def test_jobs_leave_no_memory_behind():
