@@ -23,7 +23,7 @@ struct Selector {
   double kernel_copies = 2;
   std::string forced_allreduce;  // by name; empty: automatic
 
-  // Takes a single copy wherever it can be, as if it cost nothing.
+  // For tests: takes a single copy wherever it can be, as if it cost nothing.
   void PreferSingleCopy() {
     single_copy_bytes = single_copy_alltoall_bytes = 0;
     single_copy_gathers = std::numeric_limits<int>::max();

@@ -103,8 +103,8 @@ class RankSet {
   ChannelStats GradientStats() const { return gradients_.Stats(); }
 
  private:
-  // Advances the channel on the calling thread until `done`.
   void WaitForMessage(Message* message, double seconds);
+  // Advances the channel on the calling thread until `done`.
   void WaitOn(Channel* channel, const std::atomic<bool>& done);
   struct Joining {
     uint64_t tickets = 0;

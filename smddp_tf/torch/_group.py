@@ -467,15 +467,15 @@ class SmddpProcessGroup(ProcessGroup):
         ranks = self.size()
         request, told = _requests.allgather_integers([*sent, *received], ranks)
         yield request
-        goes = [told[source][target] for source in range(ranks) for target in range(ranks)]
-        comes = [told[target][ranks + source] for source in range(ranks) for target in range(ranks)]
-        if goes != comes:
-            pair = [one != other for one, other in zip(goes, comes, strict=True)].index(True)
-            raise BadInputError(
-                f"rank {pair // ranks} sends {goes[pair]} elements to rank {pair % ranks}, which "
-                f"has room for {comes[pair]}; on each pair of ranks the sizes must be equal"
-            )
-        return goes
+        sends, rooms = [row[:ranks] for row in told], [row[ranks:] for row in told]
+        for source, target in itertools.product(range(ranks), repeat=2):
+            if sends[source][target] != rooms[target][source]:
+                raise BadInputError(
+                    f"rank {source} sends {sends[source][target]} elements to rank {target}, which "
+                    f"has room for {rooms[target][source]}; on each pair of ranks the sizes must "
+                    "be equal"
+                )
+        return list(itertools.chain.from_iterable(sends))
 
     @numbered("barrier")
     def barrier(self, opts: Any = None, *_: Any) -> Steps:

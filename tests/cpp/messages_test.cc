@@ -164,9 +164,8 @@ TEST(AWaitThatEndsLeavesTheMessageToTheListener) {
   OnOneNode(2, [](int rank, const End& end) {
     Values values{rank};
     Handle message = rank == 0 ? end.Receive(1, &values) : nullptr;
-    if (rank == 0)
-      EXPECT(end.set->AwaitMessage(message.get(), 0.3)
-                 .ok());  // the listener has stopped to look meanwhile
+    // The listener stops to look meanwhile.
+    if (rank == 0) EXPECT(end.set->AwaitMessage(message.get(), 0.3).ok());
     EXPECT(end.Barrier().ok());
     if (rank == 1) EXPECT(end.Await(end.Send(0, &values)).ok());
     EXPECT(end.Barrier().ok());
