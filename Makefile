@@ -4,7 +4,8 @@
 # make test-all  all tests on the newest and the oldest TensorFlow, all of them on tf_keras too, and a
 #              part on the versions in between
 # make coverage  make test, and which of the package's files its tests run little of
-# make test-torch  the tests of PyTorch's backend; train-torch trains its examples on NP ranks
+# make test-torch  all tests of PyTorch's backend, of which make test runs a part; train-torch trains
+#              its examples on NP ranks
 # make test-sagemaker  SageMaker's own toolkit starts jobs on two hosts of namespaces; needs root and apt-get
 # make test-elastic-hosts  elastic jobs on hosts of namespaces, which end, are cut off, come and go
 # make test-ray  hvd.run() with the real Ray
@@ -56,6 +57,8 @@ export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM = 1
 endif
 export TF_CPP_MIN_LOG_LEVEL ?= 2
 export PYTHONPATH := $(CURDIR)
+# Containers often set it; each rank would then compile the package anew, which takes 0.13 s of a core.
+unexport PYTHONDONTWRITEBYTECODE
 
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
@@ -66,28 +69,28 @@ SANITIZERS ?= thread address undefined
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
-test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
+test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.ready
 	$(BIN)/python -m pytest $(PARALLEL) --short
 
 # Ranks are measured too, which costs a tenth of the time; so `make test` does without.
-coverage: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
+coverage: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.ready
 	$(BIN)/python -m pytest $(PARALLEL) --short --cov --cov-report=json:build/coverage.json
 
-train-torch: build $(VENV_TORCH)/.ready
+train-torch: build $(VENV_TORCH)/.libraries-ready
 	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/torch_digits.py
 	$(VENV_TORCH)/bin/mpirun -np $(NP) --oversubscribe --bind-to none $(VENV_TORCH)/bin/python examples/lightning_digits.py
 
-# Not a part of `make test`: the environment takes minutes and more than a gigabyte.
-test-torch: build $(VENV_TORCH)/.ready
-	$(VENV_TORCH)/bin/python -m pytest tests/pytorch
+# All of them, with the libraries that train on PyTorch; `make test` has a part.
+test-torch: build $(VENV_TORCH)/.libraries-ready
+	$(BIN)/python -m pytest $(PARALLEL) tests/pytorch
 
-test-torch-suite: build $(VENV_TORCH)/.ready
+test-torch-suite: build $(VENV_TORCH)/.libraries-ready
 	$(VENV_TORCH)/bin/python tests/pytorch/own_suite.py
 
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
-test-all: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready
+test-all: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.libraries-ready
 	$(BIN)/python -m pytest $(PARALLEL)
 	$(MAKE) test-tf-keras test-between test-ray
 
@@ -161,6 +164,11 @@ $(VENVS_BETWEEN:=/.ready): .venv-%/.ready: requirements/run.txt requirements/tf-
 $(VENV_TORCH)/.ready: requirements/run.txt requirements/torch.txt
 	$(PYTHON) -m venv $(VENV_TORCH)
 	$(VENV_TORCH)/bin/python -m pip install $(PIP_FLAGS) $(foreach f,$^,-r $(f))
+	touch $@
+
+# Lightning and others, which train on it; only `make test-torch` and `make train-torch` need them.
+$(VENV_TORCH)/.libraries-ready: requirements/torch-libraries.txt $(VENV_TORCH)/.ready
+	$(VENV_TORCH)/bin/python -m pip install $(PIP_FLAGS) -r $<
 	touch $@
 
 # MPICH has a mpirun of its own, so it lives in an environment of its own.

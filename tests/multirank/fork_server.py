@@ -1,10 +1,10 @@
-"""Forks processes that have imported TensorFlow, which takes seconds of a core at each start.
+"""Forks processes that have imported TensorFlow or PyTorch, which takes seconds of a core else.
 
-    fork_server.py SOCKET PID    ends when that process does
+    fork_server.py SOCKET PID MODULES    ends when that process does; modules with commas
 
 mpirun starts fork_client.py, which hands its environment, folder, cores and output to a process
 that is forked here, and becomes that process in all that mpirun can see: it passes signals on, and
-ends as it ended. TensorFlow has no threads until it is used, so that a fork has nothing to lose.
+ends as it ended. Neither has threads until it is used, so that a fork has nothing to lose.
 
 Rank 0 of a job ends as Python does. The others, unless they raise or call sys.exit(), skip the
 last part of that: to take thousands of imported modules apart costs 0.2 s of a core, most of it
@@ -29,13 +29,17 @@ import types
 OPTIONAL = ("sklearn", "matplotlib")
 
 
-def preload() -> None:
+def preload(modules) -> None:
     """Imports what almost every script does."""
     sys.modules.update(dict.fromkeys(OPTIONAL))
-    tensorflow = importlib.import_module("tensorflow")
-    assert tensorflow.keras.Sequential  # Keras is imported when it is used
+    for name in modules:
+        importlib.import_module(name)
+    if "tensorflow" in modules:
+        assert sys.modules["tensorflow"].keras.Sequential  # Keras is imported when it is used
     for name in OPTIONAL:
         del sys.modules[name]
+    threads = os.listdir("/proc/self/task")
+    assert len(threads) == 1, f"{modules} started threads, which no fork would have: {threads}"
     gc.collect()
     gc.freeze()  # or the first collection of each child copies every page
 
@@ -174,7 +178,7 @@ class Server:
 
 def main() -> None:
     """Serves; a forked process leaves that here and runs what it was started for."""
-    preload()
+    preload(sys.argv[3].split(","))
     server = Server(sys.argv[1], int(sys.argv[2]))
     print("ready", flush=True)
     words = server.serve()

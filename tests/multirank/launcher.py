@@ -181,9 +181,9 @@ def mpirun(ranks: int, launcher=None) -> list:
     return [launcher, "-np", str(ranks), *extra]
 
 
-def warm_python(python=None, env=None) -> list:
-    """The words that start a script as `python` would, but with TensorFlow imported already."""
-    return fork_servers.client(python or sys.executable, environment(env))
+def warm_python(python=None, env=None, modules="tensorflow") -> list:
+    """The words that start a script as `python` would, but with these modules imported already."""
+    return fork_servers.client(python or sys.executable, environment(env), modules)
 
 
 def script(body, folder) -> list:
@@ -201,11 +201,13 @@ def run_ranks(
     python=None,
     launcher=None,
     cold=False,
+    modules="tensorflow",
 ) -> Job:
     """Runs a body of bodies/ on every rank; it may call report(name=value, ...).
 
-    cold: each rank starts Python and imports TensorFlow, as under a launcher that is not the usual
-    one.
+    cold: each rank starts Python and imports its modules itself, as under a launcher that is not
+    the usual one.
+    modules: those that ranks have from the start otherwise.
     """
     out = pathlib.Path(tmp_path)
     for pattern in ("rank*.json", "pid*", "stacks*", "threads*"):
@@ -213,7 +215,8 @@ def run_ranks(
             old.unlink()
     words = script(body, out)
     watch = machine_time.Stopwatch()
-    python = [python or sys.executable] if cold or launcher else warm_python(python, env)
+    cold = cold or launcher is not None
+    python = [python or sys.executable] if cold else warm_python(python, env, modules)
     command = [*mpirun(ranks, launcher), *python, *words]
     code, output, timed_out = run_command(command, timeout=timeout, env=env, folder=out)
     results = {int(path.stem[4:]): json.loads(path.read_text()) for path in out.glob("rank*.json")}

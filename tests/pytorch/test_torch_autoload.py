@@ -1,7 +1,6 @@
 """`import torch` makes the backend known where the package is installed."""
 
 import re
-import sys
 
 import pytest
 import torch_job
@@ -11,9 +10,9 @@ import smddp_tf
 launcher = torch_job.launcher
 SCRIPT = launcher.ROOT / "tests" / "scripts" / "torch_backend_option.py"
 LAUNCHERS = {
-    "smddprun": [sys.executable, "-m", "smddp_tf.launch", "-np", "2", sys.executable],
-    "torchrun": [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
-    "mpirun": [*launcher.mpirun(2), sys.executable],
+    "smddprun": [*torch_job.SMDDPRUN, "-np", "2", torch_job.PYTHON],
+    "torchrun": [torch_job.PYTHON, "-m", "torch.distributed.run", "--nproc-per-node", "2"],
+    "mpirun": [*launcher.mpirun(2), torch_job.PYTHON],
 }
 
 
@@ -44,6 +43,7 @@ def test_backend_as_an_option(environment, started_by):
         assert f"rank {rank} of 2, {rank} here smddp 3.0" in output, output[-3000:]
 
 
+@pytest.mark.thorough
 def test_ranks_of_others(environment):
     """Under plain mpirun `import torch` changes no variable: the script may be another's."""
     master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
@@ -62,6 +62,7 @@ def test_beside_sagemakers_library(environment, tmp_path):
     assert "Unknown backend type smddp" in output, output[-3000:]
 
 
+@pytest.mark.thorough
 def test_with_the_import(environment):
     """Scripts that import smddp_tf.torch as before run as before."""
     words = [*LAUNCHERS["smddprun"], launcher.ROOT / "examples" / "torch_digits.py"]

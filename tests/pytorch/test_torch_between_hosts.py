@@ -1,6 +1,7 @@
 """Ranks on hosts that are made of namespaces: collectives, DDP, Lightning's guide, elastic jobs."""
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ sys.path.insert(0, str(ROOT / "tests" / "hosts"))
 from namespaces import Hosts, why_not  # noqa: E402
 
 ENV = torch_job.launcher.environment(torch_job.ENVIRONMENT)
+EVERY = ["reductions", "moves", "exchanges", "many_at_once"]
 # These hosts' names resolve to nothing, and gloo has to do without, and without smddprun's help.
 WITHOUT_HELP = ["-x", "GLOO_SOCKET_IFNAME="]
 
@@ -27,6 +29,7 @@ def _needs_hosts():
         pytest.skip(reason)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("ranks", "module", "name", "arguments"),
     [
@@ -43,25 +46,88 @@ def test_two_hosts(tmp_path, ranks, module, name, arguments):
     """What is tested on one host."""
     body = torch_job.Body(module, name, arguments)
     with Hosts(2) as hosts:
-        words = [sys.executable, *torch_job.launcher.script(body, tmp_path)]
+        words = [torch_job.PYTHON, *torch_job.launcher.script(body, tmp_path)]
         hosts.smddprun(ranks, words, timeout=180, env=ENV, options=WITHOUT_HELP)
     assert len(list(tmp_path.glob("rank*.json"))) == sum(ranks)
 
 
+def _torchrun(hosts, tmp_path, ranks, words, *body, **arguments) -> list:
+    """Starts a torchrun on each host, whose ranks call the body. The processes, by host."""
+    script = torch_job.launcher.script(torch_job.Body(*body, arguments), tmp_path)
+    started = []
+    for host, (own, count) in enumerate(zip(hosts.addresses, ranks, strict=True)):
+        there = {"first": hosts.addresses[0], "own": own, "host": host, "is_first": host == 0}
+        command = [torch_job.PYTHON, "-m", "torch.distributed.run", "--nnodes", len(ranks)]
+        command += ["--nproc-per-node", count, *(word.format(**there) for word in words), *script]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(hosts.start(host, [str(word) for word in command], env=ENV, **pipes))
+    return started
+
+
+# How torchruns find each other: with node ranks, and by a rendezvous. Hosts' names resolve to
+# nothing, so each is told whether it has the store, and its address.
+STATIC = ["--node-rank", "{host}", "--master-addr", "{first}", "--master-port", "29500"]
+RENDEZVOUS = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "{first}:29400"]
+RENDEZVOUS += ["--rdzv-conf", "is_host={is_first}", "--local-addr", "{own}"]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words", "module", "name", "arguments"),
+    [
+        ([1, 2], RENDEZVOUS, "ranks_collectives", "together", {"names": EVERY}),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                ([2, 1], STATIC, "ranks_collectives", "together", {"names": EVERY}),
+                ([2, 1], RENDEZVOUS, "ranks_collectives", "between_two", {}),
+                ([2, 2], STATIC, "ranks_groups", "overlapping", {}),
+                ([1, 1], RENDEZVOUS, "ranks_training", "data_parallel", {}),
+            )
+        ),
+    ],
+    ids=["rendezvous", "collectives", "send and recv", "overlapping groups", "DDP"],
+)
+def test_torchrun(tmp_path, ranks, words, module, name, arguments):
+    """A torchrun on each host, and no MPI."""
+    with Hosts(2) as hosts:
+        for one in _torchrun(hosts, tmp_path, ranks, words, module, name, **arguments):
+            output, _ = one.communicate(timeout=120)
+            assert one.returncode == 0, output[-8000:]
+    assert len(list(tmp_path.glob("rank*.json"))) == sum(ranks)
+
+
+@pytest.mark.parametrize("how", ["sync", pytest.param("async", marks=pytest.mark.thorough)])
+def test_torchrun_loses_a_rank(tmp_path, how):
+    """The ranks of the other host raise within a second, and name it; their torchrun waits."""
+    with Hosts(2) as hosts:
+        _torchrun(hosts, tmp_path, [2, 1], STATIC, "ranks_failures", "killed", how=how)
+        deadline, found = time.monotonic() + 60, []
+        while len(found) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+            found = [json.loads(path.read_text()) for path in tmp_path.glob("rank*.json")]
+    assert len(found) == 2, found
+    for survivor in found:
+        assert survivor["kind"] == "DistBackendError", survivor
+        assert "rank 2" in survivor["text"], survivor
+        assert survivor["seconds"] < 1, survivor
+
+
+@pytest.mark.thorough
 def test_lightning():
     """prepare_data once on each host, equal weights, and those of one process, bit for bit."""
     test_torch_lightning.need_lightning()
     with Hosts(2) as hosts:
-        words = [sys.executable, str(test_torch_lightning.SCRIPT)]
+        words = [torch_job.PYTHON, str(test_torch_lightning.SCRIPT)]
         output = hosts.smddprun([1, 1], words, timeout=180, env=ENV, options=["--alias"])
     test_torch_lightning.check(output, local_ranks=[0, 0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["lose", "cut"])
 def test_an_elastic_job(tmp_path, how):
     """A host ends, or its cable is cut; the others end with the weights of one process."""
     script = ROOT / "tests" / "scripts" / "torch_elastic.py"
-    words = [sys.executable, script, tmp_path, "2#7", "4+7"]  # all wait before step 7
+    words = [torch_job.PYTHON, script, tmp_path, "2#7", "4+7"]  # all wait before step 7
     with Hosts(3) as hosts:
 
         def fault():

@@ -1,7 +1,5 @@
 """Scripts written for SageMaker's library and for Horovod, run without an edit."""
 
-import sys
-
 import pytest
 import torch_job
 
@@ -11,14 +9,14 @@ SCRIPTS = launcher.ROOT / "tests" / "scripts"
 
 def _run(script, ranks, *arguments):
     torch_job.need_torch()
-    command = [sys.executable, "-m", "smddp_tf.launch", "-np", str(ranks), "--alias"]
-    command += [sys.executable, SCRIPTS / script, *arguments]
+    command = [*torch_job.SMDDPRUN, "-np", str(ranks), "--alias"]
+    command += [torch_job.PYTHON, SCRIPTS / script, *arguments]
     code, output, timed_out = launcher.run_command(command, timeout=120)
     assert (code, timed_out) == (0, False), output[-4000:]
     return output
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_smddp(ranks):
     """The second library: the import registers the backend, LOCAL_RANK is there."""
     output = _run("smddp_torch.py", ranks)
@@ -36,7 +34,7 @@ def test_smddp_1():
 def test_smddp_1_alone():
     """is_available() is False where no launcher has started the script."""
     torch_job.need_torch()
-    command = [sys.executable, "-m", "smddp_tf.compat", SCRIPTS / "smddp_torch_1.py"]
+    command = [torch_job.PYTHON, "-m", "smddp_tf.compat", SCRIPTS / "smddp_torch_1.py"]
     code, output, timed_out = launcher.run_command(command, timeout=60)
     assert (code, timed_out) == (1, False) and output.strip().endswith("alone"), output[-3000:]
 
@@ -106,12 +104,13 @@ def test_refused_names(tmp_path):
         "print('all there')\n"
         "import horovod.torch.nothing\n"
     )
-    command = [sys.executable, "-m", "smddp_tf.compat", script]
+    command = [torch_job.PYTHON, "-m", "smddp_tf.compat", script]
     code, output, _ = launcher.run_command(command, timeout=100)
     assert code == 1 and "all there\n" in output, output[-3000:]
     assert "horovod.torch.nothing is not provided by smddp_tf.compat" in output
 
 
+@pytest.mark.thorough
 def test_run(tmp_path):
     """horovod.torch.run() starts ranks, where TensorFlow is not loaded."""
     torch_job.need_torch()
@@ -126,6 +125,6 @@ def test_run(tmp_path):
         "if __name__ == '__main__':\n"
         "    print(hvd.run(train, args=(1,), np=2))\n"
     )
-    command = [sys.executable, "-m", "smddp_tf.compat", script]
+    command = [torch_job.PYTHON, "-m", "smddp_tf.compat", script]
     code, output, _ = launcher.run_command(command, timeout=100)
     assert code == 0 and "[3, 3]" in output, output[-3000:]

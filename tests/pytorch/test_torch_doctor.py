@@ -1,7 +1,5 @@
 """The doctor where PyTorch is installed, and TensorFlow is not."""
 
-import sys
-
 import torch_job
 
 launcher = torch_job.launcher
@@ -10,7 +8,7 @@ launcher = torch_job.launcher
 def test_without_tensorflow():
     """It imports PyTorch with the backend and runs a small job; nothing asks for TensorFlow."""
     torch_job.need_torch()
-    command = [sys.executable, "-m", "smddp_tf.doctor"]
+    command = [torch_job.PYTHON, "-m", "smddp_tf.doctor"]
     code, output, timed_out = launcher.run_command(command, timeout=120, env=torch_job.ENVIRONMENT)
     assert (code, timed_out) == (0, False), output[-4000:]
     assert "PyTorch 2." in output and output.strip().endswith("a job can run"), output
@@ -20,7 +18,7 @@ def test_without_tensorflow():
 def test_version():
     """What bug reports show."""
     torch_job.need_torch()
-    command = [sys.executable, "-m", "smddp_tf", "--version"]
+    command = [torch_job.PYTHON, "-m", "smddp_tf", "--version"]
     code, output, timed_out = launcher.run_command(command, timeout=60, env=torch_job.ENVIRONMENT)
     assert (code, timed_out) == (0, False), output[-4000:]
     assert "\nPyTorch 2." in output and "for PyTorch import smddp_tf.torch\n" in output, output

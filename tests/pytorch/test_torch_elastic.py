@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 
 import pytest
 import torch_job
@@ -14,7 +13,7 @@ SCRIPTS = launcher.ROOT / "tests" / "scripts"
 def _smddprun(*words, **settings):
     torch_job.need_torch()
     env = {"PATH": f"{launcher.BIN}:{os.environ['PATH']}", **settings}
-    command = [sys.executable, "-m", "smddp_tf.launch", *words]
+    command = [*torch_job.SMDDPRUN, *words]
     code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
     assert not timed_out, output[-6000:]
     return code, output
@@ -29,7 +28,7 @@ def _hosts(tmp_path, ranks):
 
 def _train(tmp_path, options, *plan):
     """What the ranks that ended well have left, by slot; they have the weights of one process."""
-    words = [sys.executable, SCRIPTS / "torch_elastic.py", tmp_path, *plan]
+    words = [torch_job.PYTHON, SCRIPTS / "torch_elastic.py", tmp_path, *plan]
     # Each layer has a bucket of its own.
     code, output = _smddprun(*options, *words, SMDDP_BUCKET_BYTES="100")
     assert code == 0, output[-6000:]
@@ -43,6 +42,7 @@ def _train(tmp_path, options, *plan):
 @pytest.mark.parametrize(
     ("word", "nodes"), [("1@7", 1), ("0:7", 1), ("2:8", 2), ("1-7", 1)], ids=str
 )
+@pytest.mark.thorough
 def test_a_rank_is_lost_or_leaves(tmp_path, word, nodes):
     """Between steps, in a backward pass, after a notice."""
     environment = ["-x", f"SMDDP_NODES={nodes}"]
@@ -60,6 +60,7 @@ def test_a_killed_rank_is_replaced(tmp_path):
     assert (found[3]["sizes"], found[3]["resets"]) == ([3], [])
 
 
+@pytest.mark.thorough
 def test_a_job_starts_again(tmp_path):
     """As a whole, from the file of its last commit."""
     found = _train(tmp_path, ["-np", 2, "--max-restarts", 2], "1@7", "0@8")
@@ -67,9 +68,10 @@ def test_a_job_starts_again(tmp_path):
     assert all(one["sizes"] == [2] and one["resets"] == [2] for one in found.values()), found
 
 
+@pytest.mark.thorough
 def test_a_script_for_horovod(tmp_path):
     """Unedited: one rank is killed, another comes, each sample of an epoch is used once."""
-    words = [sys.executable, SCRIPTS / "horovod_torch_elastic.py"]
+    words = [torch_job.PYTHON, SCRIPTS / "horovod_torch_elastic.py"]
     options = ["-np", 2, "--min-np", 2, "--alias", *_hosts(tmp_path, 2)]
     code, output = _smddprun(*options, *words)
     assert code == 0, output[-6000:]
@@ -116,5 +118,5 @@ def test_a_process_group_is_refused():
     """torch.distributed has one number of ranks."""
     torch_job.need_torch()
     code = "import smddp_tf.torch, torch.distributed as d; d.init_process_group('smddp')"
-    code, output = _smddprun("-np", 2, "--min-np", 1, sys.executable, "-c", code)
+    code, output = _smddprun("-np", 2, "--min-np", 1, torch_job.PYTHON, "-c", code)
     assert code != 0 and "it cannot be used in an elastic job" in output, output[-6000:]

@@ -1,7 +1,6 @@
 """Launchers, variables, and processes without TensorFlow."""
 
 import json
-import sys
 
 import pytest
 import torch_job
@@ -13,7 +12,7 @@ def _by_smddprun(tmp_path, *words, env=None, name="imported"):
     """Runs a function of ranks_environment on two ranks that smddprun starts."""
     torch_job.need_torch()
     body = torch_job.Body("ranks_environment", name, {})
-    command = [sys.executable, "-m", "smddp_tf.launch", "-np", "2", *words, sys.executable]
+    command = [*torch_job.SMDDPRUN, "-np", "2", *words, torch_job.PYTHON]
     command += launcher.script(body, tmp_path)
     env = {**torch_job.ENVIRONMENT, **(env or {})}
     code, output, timed_out = launcher.run_command(command, timeout=120, env=env, folder=tmp_path)
@@ -35,12 +34,12 @@ def _check(results):
 
 def test_mpirun(tmp_path):
     """The ranks agree on MASTER_ADDR and MASTER_PORT, so the import connects them."""
-    results = torch_job.run(tmp_path, "ranks_environment", "imported", 2).check(2)
+    results = torch_job.run(tmp_path, "ranks_environment", "imported", 2, cold=True).check(2)
     assert all(result["connected"] for result in results.values())
     _check([results[0], results[1]])
 
 
-@pytest.mark.parametrize("words", [[], ["--alias"]])
+@pytest.mark.parametrize("words", [[], pytest.param(["--alias"], marks=pytest.mark.thorough)])
 def test_smddprun(tmp_path, words):
     """Smddprun has chosen them, so the import waits for nobody."""
     results = _by_smddprun(tmp_path, *words)
@@ -48,7 +47,13 @@ def test_smddprun(tmp_path, words):
     _check(results)
 
 
-@pytest.mark.parametrize("started_by", ["smddprun", "torchrun", "mpirun"])
+@pytest.mark.parametrize(
+    "started_by",
+    [
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in ("smddprun", "torchrun")),
+        "mpirun",
+    ],
+)
 def test_beside_gloo(tmp_path, started_by):
     """Another backend's default group, and groups of this one; a part of the ranks cannot begin."""
     if started_by == "mpirun":  # where the import has begun the job
@@ -71,6 +76,7 @@ def test_other_ranks(tmp_path):
         assert words in result["text"], result
 
 
+@pytest.mark.thorough
 def test_variables_of_the_user(tmp_path):
     """What is set stays as it is."""
     env = {"MASTER_ADDR": "localhost", "MASTER_PORT": "29653"}

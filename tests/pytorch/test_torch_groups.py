@@ -8,7 +8,12 @@ MODULE = "ranks_groups"
 
 @pytest.mark.parametrize(
     ("ranks", "nodes", "launch"),
-    [(2, "", "mpirun"), (3, "", "mpirun"), (4, "2", "mpirun"), (4, "", "torchrun")],
+    [
+        (2, "", "mpirun"),
+        (3, "", "mpirun"),
+        (4, "2", "mpirun"),
+        pytest.param(4, "", "torchrun", marks=pytest.mark.thorough),
+    ],
 )
 def test_overlapping(tmp_path, ranks, nodes, launch):
     """All collectives in groups that share ranks, in a node and between nodes."""
@@ -46,6 +51,7 @@ def test_orders(tmp_path, name):
         ("other", ["Mismatched groups", "[0, 2]", "[1, 2]"]),
     ],
 )
+@pytest.mark.thorough
 def test_a_member_that_does_not_come(tmp_path, how, texts, nodes):
     """All ranks hear of it, whether they wait in new_group() or elsewhere."""
     env = {"SMDDP_NODES": nodes} if nodes else {}
@@ -67,6 +73,7 @@ def test_going_on(tmp_path):
 
 
 @pytest.mark.quiet
+@pytest.mark.thorough
 def test_a_member_that_has_ended(tmp_path):
     """A rank of this machine that waits for one that has left is told soon."""
     result = torch_job.torchrun(tmp_path, MODULE, "fails", 3, how="left")[0]
@@ -90,6 +97,7 @@ def test_a_member_that_is_killed(tmp_path):
 
 @pytest.mark.quiet
 @pytest.mark.parametrize("where", ["init", "new_group"])
+@pytest.mark.thorough
 def test_an_interrupt(tmp_path, where):
     """Python's exception on the rank that was interrupted; the one it waited for is told."""
     results = torch_job.torchrun(tmp_path, MODULE, "interrupted", 3, where=where)

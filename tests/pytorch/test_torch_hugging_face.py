@@ -1,11 +1,11 @@
 """Accelerate and Transformers' Trainer on the backend."""
 
 import re
-import sys
 
 import pytest
 import torch_job
 
+pytestmark = pytest.mark.thorough  # `make test` does not install it
 launcher = torch_job.launcher
 SCRIPTS = launcher.ROOT / "tests" / "scripts"
 OFFLINE = {"HF_HUB_OFFLINE": "1"}  # models are made here, and nothing is to be looked for
@@ -27,8 +27,8 @@ def _run(*command, env=None) -> str:
 
 
 def _smddprun(ranks, script, *options, env=None) -> str:
-    words = [sys.executable, "-m", "smddp_tf.launch", "-np", str(ranks), *options]
-    return _run(*words, sys.executable, SCRIPTS / script, env=env)
+    words = [*torch_job.SMDDPRUN, "-np", str(ranks), *options]
+    return _run(*words, torch_job.PYTHON, SCRIPTS / script, env=env)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -43,7 +43,7 @@ def test_accelerate(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_trainer(ranks):
     """A language model's loss and way are those of one process that has all ranks' batches."""
-    alone = _run(sys.executable, SCRIPTS / "transformers_trainer.py", "--alone")
+    alone = _run(torch_job.PYTHON, SCRIPTS / "transformers_trainer.py", "--alone")
     (wanted,) = re.findall("rank 0 of 1 (steps 12 evaluated .*)", alone)
     output = _smddprun(ranks, "transformers_trainer.py")
     for rank in range(ranks):

@@ -1,18 +1,18 @@
 """PyTorch Ignite on Horovod's names."""
 
 import re
-import sys
 
 import pytest
 import torch_job
 
+pytestmark = pytest.mark.thorough  # `make test` does not install it
 launcher = torch_job.launcher
 SCRIPT = launcher.ROOT / "tests" / "scripts" / "ignite_steps.py"
 
 
 @pytest.mark.parametrize(
     "words",
-    [["smddp_tf.launch", "-np", "2", "--alias", sys.executable], ["smddp_tf.compat"]],
+    [["smddp_tf.launch", "-np", "2", "--alias", torch_job.PYTHON], ["smddp_tf.compat"]],
     ids=["smddprun", "spawned"],
 )
 def test_weights_of_one_process(words):
@@ -20,7 +20,7 @@ def test_weights_of_one_process(words):
     torch_job.need_torch()
     torch_job.need("ignite")
     starts = ["2"] if words == ["smddp_tf.compat"] else []
-    command = [sys.executable, "-m", *words, SCRIPT, *starts]
+    command = [torch_job.PYTHON, "-m", *words, SCRIPT, *starts]
     code, output, timed_out = launcher.run_command(command, timeout=180)
     assert (code, timed_out) == (0, False), output[-4000:]
     for rank in range(2):

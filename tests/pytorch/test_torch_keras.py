@@ -1,11 +1,11 @@
 """Keras with PyTorch as its backend."""
 
 import re
-import sys
 
 import pytest
 import torch_job
 
+pytestmark = pytest.mark.thorough  # `make test` does not install it
 launcher = torch_job.launcher
 SCRIPT = launcher.ROOT / "tests" / "scripts" / "keras_on_torch.py"
 
@@ -16,7 +16,7 @@ def test_weights_of_one_process(ranks, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")  # else Keras imports TensorFlow
     torch_job.need_torch()
     torch_job.need("keras")
-    command = [sys.executable, "-m", "smddp_tf.launch", "-np", str(ranks), sys.executable, SCRIPT]
+    command = [*torch_job.SMDDPRUN, "-np", str(ranks), torch_job.PYTHON, SCRIPT]
     code, output, timed_out = launcher.run_command(command, timeout=180)
     assert (code, timed_out) == (0, False), output[-4000:]
     for rank in range(ranks):

@@ -1,11 +1,11 @@
 """Lightning's DDPStrategy on the backend, in the flow of SageMaker's guide."""
 
 import re
-import sys
 
 import pytest
 import torch_job
 
+pytestmark = pytest.mark.thorough  # `make test` does not install it
 launcher = torch_job.launcher
 SCRIPT = launcher.ROOT / "tests" / "scripts" / "smddp_lightning.py"
 # Each emulated node has one rank. mpirun knows one node only, so its numbers are set here.
@@ -35,8 +35,8 @@ def check(output, local_ranks) -> None:
 def test_guide(precision, env):
     """prepare_data once per node, equal weights, and those of one process, bit for bit."""
     need_lightning()
-    command = [sys.executable, "-m", "smddp_tf.launch", "-np", "2", "--alias"]
-    command += [sys.executable, SCRIPT, "--precision", precision]
+    command = [*torch_job.SMDDPRUN, "-np", "2", "--alias"]
+    command += [torch_job.PYTHON, SCRIPT, "--precision", precision]
     code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
     assert (code, timed_out) == (0, False), output[-4000:]
     check(output, local_ranks=[0, 0] if env else [0, 1])

@@ -1,7 +1,6 @@
 """Tensors on a GPU: what is tested on the CPU, by NCCL and by the host."""
 
 import functools
-import sys
 
 import launcher
 import pytest
@@ -26,7 +25,7 @@ CALLS = {
 
 @functools.cache
 def _why_not() -> str:
-    code, output, _ = launcher.run_command([sys.executable, "-c", GPU], timeout=120)
+    code, output, _ = launcher.run_command([torch_job.PYTHON, "-c", GPU], timeout=120)
     return "" if code == 0 else output.strip().splitlines()[-1]
 
 
@@ -44,8 +43,8 @@ def _environment(nccl):
 
 
 def _run(tmp_path, name, ranks, nccl, **arguments):
-    env = _environment(nccl)
-    job = torch_job.run(tmp_path, "ranks_on_a_gpu", name, ranks, env, timeout=240, **arguments)
+    options = {"env": _environment(nccl), "timeout": 240, "cold": True}  # CUDA takes no forks
+    job = torch_job.run(tmp_path, "ranks_on_a_gpu", name, ranks, **options, **arguments)
     return job.check(ranks)
 
 

@@ -12,13 +12,18 @@ LONG = {"SMDDP_TIMEOUT_SECONDS": "100"}
 @pytest.mark.parametrize(
     ("how", "nodes"),
     [
-        ("default", ""),
         ("default", "3"),
-        ("new_group", ""),
-        ("new_group", "2"),
-        ("set_timeout", ""),
-        ("options", ""),
-        ("options", "2"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                ("default", ""),
+                ("new_group", ""),
+                ("new_group", "2"),
+                ("set_timeout", ""),
+                ("options", ""),
+                ("options", "2"),
+            )
+        ),
     ],
 )
 def test_limit(tmp_path, how, nodes):
@@ -50,7 +55,7 @@ def test_limit_of_a_wait(tmp_path, ranks):
 @pytest.mark.quiet
 @pytest.mark.parametrize("nodes", ["", "2"])
 @pytest.mark.parametrize("how", ["call", "thread"])
-@pytest.mark.parametrize("launch", ["mpirun", "torchrun"])
+@pytest.mark.parametrize("launch", ["mpirun", pytest.param("torchrun", marks=pytest.mark.thorough)])
 def test_abort(tmp_path, how, nodes, launch):
     """All that wait raise within a second; then all ranks begin anew."""
     env = {"SMDDP_NODES": nodes} if nodes else {}
@@ -72,6 +77,7 @@ def test_abort(tmp_path, how, nodes, launch):
 
 
 @pytest.mark.quiet
+@pytest.mark.thorough
 def test_monitored_barrier(tmp_path):
     """The group's method: the first rank that is missing or all, and a job that goes on."""
     results = torch_job.run(tmp_path, MODULE, "monitored", 3).check(3)
@@ -85,6 +91,7 @@ def test_monitored_barrier(tmp_path):
 
 
 @pytest.mark.quiet
+@pytest.mark.thorough
 def test_barrier_names_who_is_missing(tmp_path):
     """dist.barrier(), in whose place PyTorch's function cannot be used."""
     results = torch_job.torchrun(tmp_path, MODULE, "barrier_names", 3)

@@ -10,7 +10,10 @@ def test_data_parallel(tmp_path, ranks):
     torch_job.run(tmp_path, "ranks_training", "data_parallel", ranks).check(ranks)
 
 
-@pytest.mark.parametrize("name", ["compiled", "collectives_in_compiled_functions"])
+@pytest.mark.parametrize(
+    "name",
+    ["compiled", pytest.param("collectives_in_compiled_functions", marks=pytest.mark.thorough)],
+)
 def test_compile(tmp_path, name):
     """torch.compile: the bits of a process that does not compile."""
     torch_job.run(tmp_path, "ranks_training", name, 2).check(2)

@@ -5,6 +5,7 @@ The folder is not called torch: it would be found in torch's place where that is
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import pathlib
 import sys
@@ -16,24 +17,31 @@ sys.path.insert(0, str(HERE.parent / "multirank"))
 
 import launcher  # noqa: E402
 
+# This Python if it has PyTorch, else that of the environment that `make test` makes for it.
+OWN = launcher.ROOT / ".venv-torch" / "bin" / "python"
+PYTHON = sys.executable if importlib.util.find_spec("torch") else str(OWN)
+SMDDPRUN = [PYTHON, "-m", "smddp_tf.launch"]
 ENVIRONMENT = {"PYTHONPATH": f"{launcher.ROOT}:{HERE}", "PYTHONWARNINGS": "ignore"}
+# What ranks have from the start: most bodies train, and the first step imports the second.
+MODULES = "torch.distributed,torch._dynamo"
 
 
 @functools.cache
 def _why_not(modules: str) -> str:
-    command = [sys.executable, "-c", f"import {modules}"]
-    code, output, _ = launcher.run_command(command, timeout=120)
+    if not pathlib.Path(PYTHON).exists():
+        return f"{PYTHON} does not exist"
+    code, output, _ = launcher.run_command([PYTHON, "-c", f"import {modules}"], timeout=120)
     return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
 
 
 def need(modules: str) -> None:
-    """Skips the test if this Python cannot import these modules, given with commas."""
+    """Skips the test if PyTorch's Python cannot import these modules, given with commas."""
     if _why_not(modules):
         pytest.skip(f"`make test-torch` runs it; here: {_why_not(modules)}")
 
 
 def need_torch() -> None:
-    """Skips the test if this Python has no PyTorch."""
+    """Skips the test if there is no PyTorch."""
     need("torch.distributed")
 
 
@@ -50,12 +58,14 @@ class Body:
         return [self.module, self.name, json.dumps(self.arguments)]
 
 
-def run(tmp_path, module, name, ranks, env=None, timeout=180, **arguments) -> launcher.Job:
-    """Runs MODULE.NAME(**arguments) on every rank."""
+def run(
+    tmp_path, module, name, ranks, env=None, timeout=180, cold=False, **arguments
+) -> launcher.Job:
+    """Runs MODULE.NAME(**arguments) on every rank; see launcher.run_ranks."""
     need_torch()
-    body = Body(module, name, arguments)
-    env = {**ENVIRONMENT, **(env or {})}
-    return launcher.run_ranks(body, ranks, tmp_path, env=env, timeout=timeout, cold=True)
+    options = {"env": {**ENVIRONMENT, **(env or {})}, "timeout": timeout, "cold": cold}
+    options |= {"python": PYTHON, "modules": MODULES}
+    return launcher.run_ranks(Body(module, name, arguments), ranks, tmp_path, **options)
 
 
 def torchrun(tmp_path, module, name, ranks, *words, env=None, **arguments) -> list:
@@ -68,7 +78,7 @@ def torchrun(tmp_path, module, name, ranks, *words, env=None, **arguments) -> li
     """
     need_torch()
     body = Body(module, name, arguments)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [PYTHON, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(ranks), *words, *launcher.script(body, tmp_path)]
     env = {**ENVIRONMENT, **(env or {})}
     code, output, timed_out = launcher.run_command(command, timeout=180, env=env)
