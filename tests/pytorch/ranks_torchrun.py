@@ -5,6 +5,7 @@ import os
 import pathlib
 import socket
 import sys
+import time
 
 from harness import rank, report, size, without_init
 
@@ -68,6 +69,19 @@ def fails_at_first(folder):
         _sums(rank, size)  # raises, or torchrun ends this rank first
     (pathlib.Path(folder) / f"attempt{attempt}.{rank}").touch()
     report(sums=_sums(rank, size))
+
+
+@without_init
+def loses_a_host(folder):
+    """Sums until a rank is lost. Those that torchrun then starts again are fewer."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    _start()
+    sums = _sums(rank, size)
+    (pathlib.Path(folder) / f"attempt{attempt}.{rank}").touch()
+    while attempt == 0:
+        _sums(rank, size)
+        time.sleep(0.05)
+    report(sums=sums, size=size)
 
 
 def _spawned(rank, size, port, folder) -> None:

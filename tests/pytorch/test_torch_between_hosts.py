@@ -68,7 +68,7 @@ def _torchrun(hosts, tmp_path, ranks, words, *body, **arguments) -> list:
 # nothing, so each is told whether it has the store, and its address.
 STATIC = ["--node-rank", "{host}", "--master-addr", "{first}", "--master-port", "29500"]
 RENDEZVOUS = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "{first}:29400"]
-RENDEZVOUS += ["--rdzv-conf", "is_host={is_first}", "--local-addr", "{own}"]
+RENDEZVOUS += ["--rdzv-conf", "is_host={is_first},last_call_timeout=3", "--local-addr", "{own}"]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,25 @@ def test_torchrun_loses_a_rank(tmp_path, how):
         assert survivor["kind"] == "DistBackendError", survivor
         assert "rank 2" in survivor["text"], survivor
         assert survivor["seconds"] < 1, survivor
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("how", ["lose", "cut"])
+def test_torchrun_loses_a_host(tmp_path, how):
+    """Torchrun starts the ranks of the other again, and they are all."""
+    words = ["--nnodes", "1:2", "--max-restarts", "1", *RENDEZVOUS]
+    body = ("ranks_torchrun", "loses_a_host")
+    with Hosts(2) as hosts:
+        first, _ = _torchrun(hosts, tmp_path, [2, 1], words, *body, folder=str(tmp_path))
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("attempt0.*"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        getattr(hosts, how)(1)
+        output, _ = first.communicate(timeout=120)
+        assert first.returncode == 0, output[-8000:]
+    assert "was lost" in output, output[-8000:]
+    found = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert found == 2 * [{"sums": [3, 6, 12], "size": 2}], found
 
 
 @pytest.mark.thorough
