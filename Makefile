@@ -63,17 +63,22 @@ unexport PYTHONDONTWRITEBYTECODE
 WHEEL_MACHINES ?= x86_64 aarch64
 SANITIZERS ?= thread address undefined
 
-.PHONY: train train-torch test coverage tidy test-elastic-hosts test-torch test-torch-suite test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives soak-trainings faults elastic equality sanitize build build-tests lint format \
+.PHONY: train train-torch prepare test coverage tidy test-elastic-hosts test-torch test-torch-suite test-quick test-all test-tf-keras test-between test-sagemaker test-ray test-containers soak soak-schedules soak-programs soak-derivatives soak-trainings faults elastic equality sanitize build build-tests lint format \
   wheel wheels test-wheels cuda bench bench-peers options docs clean distclean
 
 train: build
 	$(BIN)/mpirun -np $(NP) --oversubscribe --bind-to none $(BIN)/python examples/train_digits.py
 
-test: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.ready
+# What the tests need. pip, which uses one core, installs while the compiler runs.
+prepare:
+	$(MAKE) --jobs 2 build-tests $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.ready
+	$(MAKE) wheel
+
+test: prepare
 	$(BIN)/python -m pytest $(PARALLEL) --short
 
 # Ranks are measured too, which costs a tenth of the time; so `make test` does without.
-coverage: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.ready
+coverage: prepare
 	$(BIN)/python -m pytest $(PARALLEL) --short --cov --cov-report=json:build/coverage.json
 
 train-torch: build $(VENV_TORCH)/.libraries-ready
@@ -90,7 +95,7 @@ test-torch-suite: build $(VENV_TORCH)/.libraries-ready
 test-quick: build-tests
 	$(BIN)/python -m pytest $(PARALLEL) tests/test_cpp.py tests/python tests/multirank/test_order.py -k 'not tf2.15'
 
-test-all: build-tests wheel $(VENV15)/.ready $(VENV_MPICH)/.ready $(VENV_TORCH)/.libraries-ready
+test-all: prepare $(VENV_TORCH)/.libraries-ready
 	$(BIN)/python -m pytest $(PARALLEL)
 	$(MAKE) test-tf-keras test-between test-ray
 
