@@ -75,7 +75,7 @@ def test_a_killed_rank_is_replaced(tmp_path, how, python):
     script.write_text(HOSTS)
     script.chmod(0o755)
     options = ["--host-discovery-script", script]
-    code, output, found = train(tmp_path, how, "0@7", "3+9", options=options, python=python)
+    code, output, found = train(tmp_path, how, "0@7", "3<2", "3+9", options=options, python=python)
     assert code == 0, output[-6000:]
     assert sorted(found) == [1, 2, 3], output[-6000:]
     assert all(one["error"] < 1e-6 for one in found.values()), found
@@ -169,7 +169,7 @@ def test_fit_before_run_and_in_resets(tmp_path):
     script.write_text(HOSTS)
     script.chmod(0o755)
     options = ["--host-discovery-script", script]
-    code, output, found = train(tmp_path, "first", "1@7", "3+9", options=options)
+    code, output, found = train(tmp_path, "first", "1@7", "3<2", "3+9", options=options)
     assert code == 0, output[-6000:]
     assert sorted(found) == [0, 2, 3], output[-6000:]
     assert [one["epoch"] for one in found.values()] == [4, 4, 4]

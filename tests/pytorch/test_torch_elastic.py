@@ -53,7 +53,7 @@ def test_a_rank_is_lost_or_leaves(tmp_path, word, nodes):
 
 def test_a_killed_rank_is_replaced(tmp_path):
     """The one that comes counts its collectives and optimizers as the others do."""
-    found = _train(tmp_path, ["-np", 3, "--min-np", 2, *_hosts(tmp_path, 3)], "0:7", "3+9")
+    found = _train(tmp_path, ["-np", 3, "--min-np", 2, *_hosts(tmp_path, 3)], "0:7", "3<2", "3+9")
     assert sorted(found) == [1, 2, 3]
     assert found[1]["sizes"] == found[2]["sizes"] == [3, 2, 3]
     assert found[1]["resets"] == [2, 3]

@@ -3,11 +3,12 @@
     smddprun -np 3 --min-np 2 python tests/scripts/elastic_ranks.py FOLDER loop 1@7 3+9
 
 In slot 1 the process ends itself with SIGKILL before step 7 (-1: before the training), and the
-ranks wait before step 9 until there are three of them. With 1=7 that process stops; with 1!7 it
-raises an exception, with all!7 every one does. With 1-7 it gets SIGTERM, and the ranks wait until
-it has left. With 1~7 it is late for step 7 by more than SMDDP_TIMEOUT_SECONDS, with 1~~7 each time
-that this step comes. 1#7 leaves a file of that name in FOLDER before the ranks wait. Each rank that
-ends well leaves a line of JSON there.
+ranks wait before step 9 until there are three of them. With 3<2 the process in slot 3 comes when
+ranks have gone on as two: else a lost rank may be replaced before it is missed. With 1=7 that
+process stops; with 1!7 it raises an exception, with all!7 every one does. With 1-7 it gets SIGTERM,
+and the ranks wait until it has left. With 1~7 it is late for step 7 by more than
+SMDDP_TIMEOUT_SECONDS, with 1~~7 each time that this step comes. 1#7 leaves a file of that name in
+FOLDER before the ranks wait. Each rank that ends well leaves a line of JSON there.
 
 `loop` sums numbers that tell whether each sample was used once. `fit` trains a Keras model by fit()
 and Horovod's callbacks, `samples` by fit() and Samples; both compare it with a training in one
@@ -63,9 +64,19 @@ def is_awaited(step):
     return leave or f"{hvd.size() + 1}+{step}" in plan
 
 
+def await_turn():
+    """Until there were as many ranks as the plan has before this one."""
+    sizes_first = [word.partition("<")[2] for word in plan if word.startswith(f"{slot}<")]
+    end = time.monotonic() + 100
+    while not all((folder / f"size{size}").exists() for size in sizes_first):
+        assert time.monotonic() < end, f"there were never {sizes_first} ranks"
+        time.sleep(0.05)
+
+
 def begins():
     """At each call of the training function."""
     sizes.append(hvd.size())
+    (folder / f"size{hvd.size()}").touch()
     members[:] = hvd.allgather_object(slot)
 
 
@@ -239,6 +250,7 @@ def compared(model):
     return {"error": max(float(np.abs(one.numpy() - other.numpy()).max()) for one, other in both)}
 
 
+await_turn()
 hvd.init()
 first = [hvd.rank(), hvd.size()]
 assert hvd.broadcast_object(slot, 0) is not None  # a newcomer is not let in yet, and alone

@@ -4,9 +4,10 @@
 
 In slot 1 the process ends itself with SIGKILL before step 7; with 1:7 it does so while the others
 are in the backward pass of that step. With 1-7 it gets SIGTERM, and the ranks wait until it has
-left. 3+9: they wait before step 9 until there are three of them. 1#9 leaves a file of that name in
-FOLDER before they wait. Each happens once. Each rank that ends well leaves a line of JSON in
-FOLDER/results, which compares its weights with one process's.
+left. 3+9: they wait before step 9 until there are three of them. 3<2: the process in slot 3 comes
+when they have gone on as two, else a lost rank may be replaced before it is missed. 1#9 leaves a
+file of that name in FOLDER before they wait. Each happens once. Each rank that ends well leaves a
+line of JSON in FOLDER/results, which compares its weights with one process's.
 
 Jobs that are not elastic have ranks in place of slots.
 """
@@ -26,6 +27,18 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 EPOCHS, COUNT, BATCH = 3, 60, 12
 folder, plan = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
+
+
+def await_turn(slot):
+    """Until there were as many ranks as the plan has before this one."""
+    sizes_first = [word.partition("<")[2] for word in plan if word.startswith(f"{slot}<")]
+    end = time.monotonic() + 100
+    while not all((folder / f"size{size}").exists() for size in sizes_first):
+        assert time.monotonic() < end, f"there were never {sizes_first} ranks"
+        time.sleep(0.05)
+
+
+await_turn(os.environ.get("SMDDP_RENDEZVOUS_SLOT"))
 hvd.init()
 slot = int(os.environ.get("SMDDP_RENDEZVOUS_SLOT", hvd.rank()))
 sizes, resets = [], []
@@ -102,6 +115,7 @@ def main():
     @hvd.elastic.run
     def train(state):
         sizes.append(hvd.size())
+        (folder / f"size{hvd.size()}").touch()
         other = hvd.DistributedOptimizer(torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1))
         while state.samples.epoch < EPOCHS:
             for part in state.samples.batches():
