@@ -2,8 +2,9 @@
 
     smddprun -np 3 --min-np 1 --host-discovery-script H python elastic_sets.py FOLDER
 
-Slots 0 and 2 are a process set. Slot 1 is killed before step 4, slot 3 comes by step 8, and slot 2
-gets SIGTERM before step 12. Each rank that ends well leaves a line of JSON in FOLDER.
+Slots 0 and 2 are a process set. Slot 1 is killed before step 4. Slot 3 comes by step 8, but not
+before the others have gone on as two. Slot 2 gets SIGTERM before step 12. Each rank that ends well
+leaves a line of JSON in FOLDER.
 """
 
 import json
@@ -20,6 +21,10 @@ import smddp_tf.keras as hvd
 
 STEPS = 16
 folder, slot = pathlib.Path(sys.argv[1]), int(os.environ["SMDDP_RENDEZVOUS_SLOT"])
+deadline = time.monotonic() + 100
+while slot == 3 and not (folder / "size2").exists():
+    assert time.monotonic() < deadline, "the others have not gone on as two"
+    time.sleep(0.05)
 pair = hvd.ProcessSet([0, 2])
 hvd.init(process_sets=[pair])
 lone = hvd.add_process_set([1])
@@ -60,6 +65,7 @@ def train(state):
     x = np.ones([1, 1], np.float32)
     rate = model.fit(x, x, verbose=0, callbacks=[warmup]).history["lr"][0]
     seen.append([hvd.size(), pair.ranks, lone.ranks, rate])
+    (folder / f"size{hvd.size()}").touch()
     while state.step < STEPS:
         if (slot, state.step) == (1, 4):
             os.kill(os.getpid(), signal.SIGKILL)
