@@ -34,7 +34,9 @@ def _run(words, environment, **options):
     return launcher.run_command(command, timeout=120, env={**environment, **options})
 
 
-@pytest.mark.parametrize("started_by", ["smddprun", "torchrun"])
+@pytest.mark.parametrize(
+    "started_by", ["smddprun", pytest.param("torchrun", marks=pytest.mark.thorough)]
+)
 def test_backend_as_an_option(environment, started_by):
     """The script imports nothing of ours; RANK and its like are there before it reads them."""
     code, output, timed_out = _run(LAUNCHERS[started_by], environment)

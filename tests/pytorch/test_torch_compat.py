@@ -48,7 +48,9 @@ def test_join(tmp_path, ranks, nodes):
     torch_job.run(tmp_path, "ranks_horovod", "joins", ranks, env=env).check(ranks)
 
 
-@pytest.mark.parametrize("arguments", [[], ["--fp16-allreduce"]])
+@pytest.mark.parametrize(
+    "arguments", [[], pytest.param(["--fp16-allreduce"], marks=pytest.mark.thorough)]
+)
 def test_horovod(arguments):
     """Horovod's guide: broadcasts, DistributedOptimizer with clipping, an averaged metric."""
     output = _run("horovod_torch.py", 2, *arguments)
