@@ -1,12 +1,10 @@
 """Fixtures: the environments in which jobs run, and how to run one."""
 
-import functools
 import os
 import sys
 
 import launcher
 import pytest
-import shared
 
 
 def on_ranks(fixture: str, environments, *ranks):
@@ -15,20 +13,6 @@ def on_ranks(fixture: str, environments, *ranks):
     fewest, *more = ranks
     cases = [(first, n) for n in more or ranks] + [(other, fewest) for other in others]
     return pytest.mark.parametrize((fixture, "ranks"), cases, indirect=[fixture])
-
-
-@functools.cache
-def _why_not(python: str, modules="tensorflow") -> str:
-    """Why modules cannot be imported by that Python; "" if they can."""
-    if not os.path.exists(python):
-        return f"{python} does not exist; `make test` makes it"
-
-    def ask() -> str:
-        code, output, _ = launcher.run_command([python, "-c", f"import {modules}"], timeout=120)
-        lines = output.strip().splitlines() or ["no output"]
-        return "" if code == 0 else lines[-1]
-
-    return shared.once(shared.name_of("import", python, modules), ask)
 
 
 def _python_of(version: str) -> str:
@@ -46,7 +30,7 @@ ALL_PYTHONS.update(PYTHONS)
 def python(request):
     """The Python of each TensorFlow that the project is tested on."""
     path = ALL_PYTHONS[request.param]
-    reason = _why_not(path)
+    reason = launcher.why_not(path)
     if reason:
         pytest.skip(f"{request.param} is not here: {reason}")
     return path
@@ -89,7 +73,7 @@ class KerasJob:
 
     def why_not(self, modules) -> str:
         """Why modules cannot be imported here; "" if they can."""
-        return _why_not(self.python, modules)
+        return launcher.why_not(self.python, modules)
 
     def __call__(self, body, ranks, env=None, **options):
         return launcher.run_ranks(

@@ -22,6 +22,7 @@ import time
 import fork_servers
 import hung
 import machine_time
+import shared
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -165,6 +166,20 @@ def _wait(process, timeout, folder) -> tuple:
             _signal_ranks(folder, signal.SIGKILL)
         return -1, _communicate(process, 30), True
     return process.returncode, output, False
+
+
+@functools.cache
+def why_not(python: str, modules="tensorflow") -> str:
+    """Why modules, given with commas, cannot be imported by that Python; "" if they can."""
+    if not os.path.exists(python):
+        return f"{python} does not exist; `make test` makes it"
+
+    def ask() -> str:
+        code, output, _ = run_command([python, "-c", f"import {modules}"], timeout=120)
+        lines = output.strip().splitlines() or ["no output"]
+        return "" if code == 0 else lines[-1]
+
+    return shared.once(shared.name_of("import", python, modules), ask)
 
 
 @functools.cache

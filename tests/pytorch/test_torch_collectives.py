@@ -3,7 +3,7 @@
 import pytest
 import torch_job
 
-EVERY = ["reductions", "moves", "exchanges", "many_at_once"]
+EVERY = torch_job.EVERY
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -4,7 +4,7 @@ import pytest
 import torch_job
 
 launcher = torch_job.launcher
-EVERY = ["reductions", "moves", "exchanges", "many_at_once"]
+EVERY = torch_job.EVERY
 
 
 def test_collectives(tmp_path):

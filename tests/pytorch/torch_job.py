@@ -4,7 +4,6 @@ The folder is not called torch: it would be found in torch's place where that is
 """
 
 import dataclasses
-import functools
 import importlib.util
 import json
 import pathlib
@@ -24,20 +23,14 @@ SMDDPRUN = [PYTHON, "-m", "smddp_tf.launch"]
 ENVIRONMENT = {"PYTHONPATH": f"{launcher.ROOT}:{HERE}", "PYTHONWARNINGS": "ignore"}
 # What ranks have from the start: most bodies train, and the first step imports the second.
 MODULES = "torch.distributed,torch._dynamo"
-
-
-@functools.cache
-def _why_not(modules: str) -> str:
-    if not pathlib.Path(PYTHON).exists():
-        return f"{PYTHON} does not exist"
-    code, output, _ = launcher.run_command([PYTHON, "-c", f"import {modules}"], timeout=120)
-    return "" if code == 0 else (output.strip().splitlines() or ["no output"])[-1]
+EVERY = ["reductions", "moves", "exchanges", "many_at_once"]  # collectives, for `together`
 
 
 def need(modules: str) -> None:
     """Skips the test if PyTorch's Python cannot import these modules, given with commas."""
-    if _why_not(modules):
-        pytest.skip(f"`make test-torch` runs it; here: {_why_not(modules)}")
+    reason = launcher.why_not(PYTHON, modules)
+    if reason:
+        pytest.skip(f"`make test-torch` runs it; here: {reason}")
 
 
 def need_torch() -> None:

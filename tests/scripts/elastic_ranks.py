@@ -22,6 +22,7 @@ import signal
 import sys
 import time
 
+import newcomers
 import numpy as np
 import tensorflow as tf
 
@@ -64,19 +65,10 @@ def is_awaited(step):
     return leave or f"{hvd.size() + 1}+{step}" in plan
 
 
-def await_turn():
-    """Until there were as many ranks as the plan has before this one."""
-    sizes_first = [word.partition("<")[2] for word in plan if word.startswith(f"{slot}<")]
-    end = time.monotonic() + 100
-    while not all((folder / f"size{size}").exists() for size in sizes_first):
-        assert time.monotonic() < end, f"there were never {sizes_first} ranks"
-        time.sleep(0.05)
-
-
 def begins():
     """At each call of the training function."""
     sizes.append(hvd.size())
-    (folder / f"size{hvd.size()}").touch()
+    newcomers.note_size(folder, hvd.size())
     members[:] = hvd.allgather_object(slot)
 
 
@@ -250,7 +242,7 @@ def compared(model):
     return {"error": max(float(np.abs(one.numpy() - other.numpy()).max()) for one, other in both)}
 
 
-await_turn()
+newcomers.await_turn(folder, plan, slot)
 hvd.init()
 first = [hvd.rank(), hvd.size()]
 assert hvd.broadcast_object(slot, 0) is not None  # a newcomer is not let in yet, and alone

@@ -14,6 +14,7 @@ import signal
 import sys
 import time
 
+import newcomers
 import numpy as np
 import tensorflow as tf
 
@@ -21,10 +22,8 @@ import smddp_tf.keras as hvd
 
 STEPS = 16
 folder, slot = pathlib.Path(sys.argv[1]), int(os.environ["SMDDP_RENDEZVOUS_SLOT"])
-deadline = time.monotonic() + 100
-while slot == 3 and not (folder / "size2").exists():
-    assert time.monotonic() < deadline, "the others have not gone on as two"
-    time.sleep(0.05)
+if slot == 3:
+    newcomers.await_size(folder, 2)
 pair = hvd.ProcessSet([0, 2])
 hvd.init(process_sets=[pair])
 lone = hvd.add_process_set([1])
@@ -65,7 +64,7 @@ def train(state):
     x = np.ones([1, 1], np.float32)
     rate = model.fit(x, x, verbose=0, callbacks=[warmup]).history["lr"][0]
     seen.append([hvd.size(), pair.ranks, lone.ranks, rate])
-    (folder / f"size{hvd.size()}").touch()
+    newcomers.note_size(folder, hvd.size())
     while state.step < STEPS:
         if (slot, state.step) == (1, 4):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -19,6 +19,7 @@ import signal
 import sys
 import time
 
+import newcomers
 import torch
 
 import smddp_tf.torch as hvd
@@ -27,18 +28,7 @@ torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1)
 EPOCHS, COUNT, BATCH = 3, 60, 12
 folder, plan = pathlib.Path(sys.argv[1]), set(sys.argv[2:])
-
-
-def await_turn(slot):
-    """Until there were as many ranks as the plan has before this one."""
-    sizes_first = [word.partition("<")[2] for word in plan if word.startswith(f"{slot}<")]
-    end = time.monotonic() + 100
-    while not all((folder / f"size{size}").exists() for size in sizes_first):
-        assert time.monotonic() < end, f"there were never {sizes_first} ranks"
-        time.sleep(0.05)
-
-
-await_turn(os.environ.get("SMDDP_RENDEZVOUS_SLOT"))
+newcomers.await_turn(folder, plan, os.environ.get("SMDDP_RENDEZVOUS_SLOT"))
 hvd.init()
 slot = int(os.environ.get("SMDDP_RENDEZVOUS_SLOT", hvd.rank()))
 sizes, resets = [], []
@@ -115,7 +105,7 @@ def main():
     @hvd.elastic.run
     def train(state):
         sizes.append(hvd.size())
-        (folder / f"size{hvd.size()}").touch()
+        newcomers.note_size(folder, hvd.size())
         other = hvd.DistributedOptimizer(torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), 0.1))
         while state.samples.epoch < EPOCHS:
             for part in state.samples.batches():
