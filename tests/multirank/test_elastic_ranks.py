@@ -135,7 +135,12 @@ def test_process_sets_a_notice_and_the_learning_rate(tmp_path):
     """A set lives while its ranks do; who gets SIGTERM leaves after its step; all see the size."""
     script = tmp_path / "hosts.sh"
     # Two when slot 2 leaves; by itself this would have the last rank leave, which is slot 3.
-    script.write_text(f"#!/bin/sh\n[ -e {tmp_path}/two ] && echo localhost:2 || echo localhost:3\n")
+    script.write_text(f"""#!/bin/sh
+cd {tmp_path}
+[ -e two ] || exec echo localhost:3
+echo localhost:2
+[ -e answer1 ] && touch answer2 || touch answer1
+""")
     script.chmod(0o755)
     options = ["--host-discovery-script", script]
     code, output, found = train(

@@ -3,8 +3,9 @@
     smddprun -np 3 --min-np 1 --host-discovery-script H python elastic_sets.py FOLDER
 
 Slots 0 and 2 are a process set. Slot 1 is killed before step 4. Slot 3 comes by step 8, but not
-before the others have gone on as two. Slot 2 gets SIGTERM before step 12. Each rank that ends well
-leaves a line of JSON in FOLDER.
+before the others have gone on as two. Slot 2 gets SIGTERM before step 12. It is replaced by slot 4
+until H, which sees FOLDER/two, says that two are wanted. Each rank that ends well leaves a line of
+JSON in FOLDER.
 """
 
 import json
@@ -24,6 +25,8 @@ STEPS = 16
 folder, slot = pathlib.Path(sys.argv[1]), int(os.environ["SMDDP_RENDEZVOUS_SLOT"])
 if slot == 3:
     newcomers.await_size(folder, 2)
+elif slot == 4:
+    newcomers.await_answer(folder)
 pair = hvd.ProcessSet([0, 2])
 hvd.init(process_sets=[pair])
 lone = hvd.add_process_set([1])

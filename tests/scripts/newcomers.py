@@ -13,9 +13,21 @@ def note_size(folder, size) -> None:
 
 def await_size(folder, size) -> None:
     """Until ranks have gone on as so many."""
+    _await_file(folder / f"size{size}")
+
+
+def await_answer(folder) -> None:
+    """Until smddprun has taken an answer of a discovery script that notes each as answer1, answer2.
+
+    The second call comes after the first's answer was taken.
+    """
+    _await_file(folder / "answer2")
+
+
+def _await_file(path) -> None:
     end = time.monotonic() + 100
-    while not (folder / f"size{size}").exists():
-        assert time.monotonic() < end, f"there were never {size} ranks"
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} never came"
         time.sleep(0.05)
 
 
