@@ -4,6 +4,7 @@
 
 #include "core/c_numbers.h"
 #include "core/log.h"
+#include "engine/watch/tell_nodes.h"
 
 namespace smddp {
 namespace {
@@ -13,8 +14,14 @@ constexpr double kLingerSeconds = 5;
 }  // namespace
 
 bool ShutdownWait::Pointless() {
+  // The monitor's checks; its thread has stopped.
+  const ShmGroup& shm = *everybody_.shm();
+  Alarm* alarm = everybody_.alarm();
+  std::string text;
+  int code = 0;
   if (failed_) {
-    TellNodes();
+    code = shm.Failure(&text);
+    TellNodes(shm, alarm, code, text);
     return linger_.Passed();
   }
   if (deadline_.Passed() && !told_) {
@@ -22,11 +29,6 @@ bool ShutdownWait::Pointless() {
     LogWarning("has ended and waits for the other ranks to end, since " + FormatNumber(seconds_) +
                " s");
   }
-  // The monitor's checks; its thread has stopped.
-  const ShmGroup& shm = *everybody_.shm();
-  std::string text;
-  int code = 0;
-  Alarm* alarm = everybody_.alarm();
   if (alarm != nullptr && alarm->Heard(&code, &text)) shm.PostFailure(code, text);
   for (int p = 0; p < shm.size(); ++p) {
     if (p == shm.rank() || shm.Peer(p) != PeerState::kDead) continue;
@@ -39,15 +41,8 @@ bool ShutdownWait::Pointless() {
   LogWarning("will not wait for the other ranks to end: " + text);
   failed_ = true;
   linger_ = Deadline(kLingerSeconds);
-  TellNodes();
+  TellNodes(shm, alarm, code, text);
   return false;
-}
-
-void ShutdownWait::TellNodes() {
-  std::string text;
-  int code = everybody_.shm()->Failure(&text);
-  Alarm* alarm = everybody_.alarm();
-  nodes_told_ = nodes_told_ || alarm == nullptr || alarm->Raise(code, text);
 }
 
 }  // namespace smddp

@@ -18,13 +18,11 @@ class ShutdownWait {
   bool Pointless();
 
  private:
-  void TellNodes();
-
   const double seconds_;
   const RankSet& everybody_;
   Deadline deadline_;
   Deadline linger_{0};
-  bool told_ = false, failed_ = false, nodes_told_ = false;
+  bool told_ = false, failed_ = false;
 };
 
 }  // namespace smddp

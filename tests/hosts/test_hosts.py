@@ -98,6 +98,22 @@ def test_a_killed_rank(ranks, launcher, tmp_path):
     pytest.fail(f"some ranks were silent each time; the last time: {said}")
 
 
+def test_the_cause_reaches_other_hosts(tmp_path):
+    """Also those that exchange nothing with the rank that was killed, if mpirun ends nobody.
+
+    Open MPI's fault tolerance then refuses to look for messages of any rank.
+    """
+    program = [sys.executable, HERE / "body_killed.py", 2, tmp_path]
+    late = {"SMDDP_TIMEOUT_SECONDS": "40"}  # what a hang would show as
+    with Hosts(2) as hosts, pytest.raises(HostsError, match="exit 1\n"):
+        hosts.mpirun([1, 2], program, timeout=60, env=late, options=["--enable-recovery"])
+    killed = float((tmp_path / "at2").read_text())
+    for survivor in (0, 1):
+        said = (tmp_path / f"text{survivor}").read_text()
+        assert re.search(r"rank 2 \(process \d+\) died while rank 1 waited", said), said
+        assert float((tmp_path / f"at{survivor}").read_text()) - killed < 5
+
+
 def test_a_lost_host(tmp_path):
     """All its processes end at once, as of a pod that is deleted: smddprun fails.
 

@@ -1,6 +1,7 @@
 """Ranks that disagree, die, stop or raise: everybody hears of it, in time, and nothing hangs."""
 
 import os
+import sys
 
 import launcher
 import machine_time
@@ -80,6 +81,32 @@ def test_a_rank_of_another_node_dies(job):
     assert machine_time.now() - start < 45
     assert "ended by SIGTERM while waiting for" in result.output, result.output[-4000:]
     assert "(step " in result.output
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize(
+    ("mpi", "others_live_on"),
+    [(None, "--enable-recovery"), (".venv-mpich", "-disable-auto-cleanup")],
+)
+def test_the_first_rank_of_a_node_dies(tmp_path, mpi, others_live_on, victim):
+    """The next one tells the other node, if the launcher ends nobody.
+
+    MPICH's does so in spite of its option, unless its own child lives on and heeds no SIGUSR1.
+    """
+    starter = launcher.ROOT / mpi / "bin/mpirun" if mpi else None
+    if starter is not None and not starter.exists():
+        pytest.skip(f"no {mpi}; `make test` makes it")
+    shell = ["sh", "-c", "trap '' USR1; \"$@\"; exit 0", "sh"]
+    command = [*launcher.mpirun(4, starter), others_live_on, *shell]
+    command += [sys.executable, launcher.ROOT / "tests/hosts/body_killed.py", victim, tmp_path]
+    env = {"SMDDP_NODES": "2", "SMDDP_TIMEOUT_SECONDS": "40"}  # what a hang would show as
+    _, output, timed_out = launcher.run_command(command, timeout=60, env=env)
+    assert not timed_out, output[-4000:]
+    killed = float((tmp_path / f"at{victim}").read_text())
+    for survivor in sorted({0, 1, 2, 3} - {victim}):
+        said = (tmp_path / f"text{survivor}").read_text()
+        assert f"rank {victim} (process" in said and " died while rank " in said, said
+        assert float((tmp_path / f"at{survivor}").read_text()) - killed < 5, survivor
 
 
 def test_ranks_of_several_nodes_end_at_different_times(job):

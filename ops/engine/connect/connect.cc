@@ -151,12 +151,13 @@ Status ShareMemory(const Bootstrap& ranks, const Bootstrap::Problem& problem, Co
   }
 }
 
-// Connects the first ranks of all nodes of the job.
+// Connects all nodes of the job.
 Status ConnectAlarm(const Bootstrap& ranks, const Bootstrap::Problem& problem,
                     Connection* connection) {
   const Topology& topo = connection->topology;
-  int color = topo.local_rank == 0 ? 0 : Bootstrap::kNoColor;
-  return ranks.MakeAlarm(color, topo.node, problem, &connection->alarm);
+  std::vector<int> firsts;
+  for (const std::vector<int>& node : topo.nodes) firsts.push_back(node[0]);
+  return ranks.MakeAlarm(firsts, topo.node, problem, &connection->alarm);
 }
 
 // Called by all ranks of the job; `connection` is null on those that are not in the set.

@@ -41,7 +41,7 @@ struct Connection {
   bool reads_peers = false;                // see ChannelResources
   std::vector<ChannelResources> channels;  // kChannels of them
   std::unique_ptr<DeviceGroup> devices;    // null: tensors are never reduced by their devices
-  std::unique_ptr<Alarm> alarm;            // on the first rank of each node of a job; else null
+  std::unique_ptr<Alarm> alarm;            // between nodes; see transport/alarm.h
 
   size_t StagingBytes() const;  // of this rank
 };

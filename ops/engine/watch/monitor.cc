@@ -15,6 +15,7 @@
 #include "engine/channel.h"
 #include "engine/watch/rank_list.h"
 #include "engine/watch/signals.h"
+#include "engine/watch/tell_nodes.h"
 
 namespace smddp {
 namespace {
@@ -113,7 +114,9 @@ void Monitor::Tick(double seconds) {
     watched_->timeline()->Flush();
     unflushed_ = 0;
   }
-  if (broken_) return TellNodes();
+  if (broken_) {
+    return TellNodes(*shm_, alarm_, static_cast<int>(broken_by_.code()), broken_by_.message());
+  }
   ListenToNodes();
   std::string text;
   int code = shm_->Failure(&text);
@@ -266,7 +269,7 @@ void Monitor::CheckOperation(Operation* operation, const std::vector<int>& missi
   if (!operation->warned && config_.stall_warning_seconds > 0 &&
       operation->waited > config_.stall_warning_seconds) {
     operation->warned = true;
-    WarnOfStall(*operation, missing);
+    WarnOfStall(*operation, missing, elsewhere);
   }
 }
 
@@ -316,11 +319,13 @@ Status Monitor::Timeout(const Operation& operation, const std::vector<int>& miss
               (elsewhere ? " (they may wait for another node themselves)" : "")};
 }
 
-void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing) const {
+void Monitor::WarnOfStall(const Operation& operation, const std::vector<int>& missing,
+                          bool elsewhere) const {
   LogWarning("stalled: waited " + FormatSeconds(operation.waited) + " for " +
              RankList(Culprits(missing), topo_.rank) + " in " + DescribeOperation(operation) +
              ". They are stopped, slow, out of data, or took another path "
-             "through the program. It fails after " +
+             "through the program. " +
+             (elsewhere ? "Or they wait for another node themselves. " : "") + "It fails after " +
              FormatNumber(LimitOf(operation)) + " s (" + NameOfLimit(operation.request) + ")");
 }
 
@@ -338,16 +343,9 @@ void Monitor::Break(const Status& own) {
     LogError(failure.message() + "\n" + LastCollectives());
   }
   broken_by_ = failure;
-  TellNodes();
+  TellNodes(*shm_, alarm_, static_cast<int>(failure.code()), failure.message());
   watched_->FailAll(failure);
   broken_ = true;
-}
-
-// A failure heard from another node went to all nodes already; repeating it is harmless. While a
-// thread stays inside MPI it is tried at each tick.
-void Monitor::TellNodes() {
-  if (alarm_ == nullptr || nodes_told_) return;
-  nodes_told_ = alarm_->Raise(static_cast<int>(broken_by_.code()), broken_by_.message());
 }
 
 // Reports what this rank knows, then ends the process. Usually a peer has died: the launcher

@@ -40,7 +40,8 @@ class Monitor {
   void GuardedTick(double seconds);
   void Tick(double seconds);
   void CheckOperation(Operation* operation, const std::vector<int>& missing, Status* failure);
-  void WarnOfStall(const Operation& operation, const std::vector<int>& missing) const;
+  void WarnOfStall(const Operation& operation, const std::vector<int>& missing,
+                   bool elsewhere) const;
   Status DeathOf(const Operation& operation, int rank) const;
   Status SilenceOf(const Operation& operation, int rank) const;
   double LimitOf(const Operation& operation) const;
@@ -50,7 +51,6 @@ class Monitor {
   void NoteInterrupt(const std::string& what, double since);
   void CheckInterrupt(Status* failure);
   void Break(const Status& own);
-  void TellNodes();
   void ListenToNodes();
   // A rank's place among those of this node, or kElsewhere.
   int LocalRank(int job_rank) const;
@@ -71,12 +71,12 @@ class Monitor {
   const Config& config_;
   const Topology& topo_;
   ShmGroup* shm_;
-  Alarm* alarm_;                      // null unless this is the first rank of one of several nodes
+  Alarm* alarm_;                      // may be null
   std::vector<double> gone_seconds_;  // by local rank; < 0: still here
   // By local rank: how often its monitor had looked, and how long that has not changed.
   std::vector<uint64_t> beats_;
   std::vector<double> still_seconds_;
-  bool broken_ = false, nodes_told_ = false;
+  bool broken_ = false;
   Status broken_by_;
   // SIGINT: when it came (0: it did not), what this rank has waited for since before, and whether
   // the script wants that to fail.

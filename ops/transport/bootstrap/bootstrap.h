@@ -49,11 +49,12 @@ class Bootstrap {
 
   // Why messages cannot travel between nodes; OK if they can.
   virtual Status BetweenNodes() const = 0;
-  // Both are called by all ranks. They connect those with the same color, in the order of their
-  // keys, and leave null what a rank with kNoColor gets.
+  // Called by all ranks. Connects those with the same color, in the order of their keys, and leaves
+  // null what a rank with kNoColor gets.
   virtual Status MakeGroup(int color, int key, const Problem& problem,
                            std::unique_ptr<PeerGroup>* group) const = 0;
-  virtual Status MakeAlarm(int color, int key, const Problem& problem,
+  // Called by all ranks of the job; some are left with none. `firsts`: the first rank of each node.
+  virtual Status MakeAlarm(const std::vector<int>& firsts, int node, const Problem& problem,
                            std::unique_ptr<Alarm>* alarm) const = 0;
 
   // Ends what init() began, once all ranks are here or `stop` returns true.

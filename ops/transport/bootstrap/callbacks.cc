@@ -77,11 +77,11 @@ class CallbackBootstrap : public Bootstrap {
     return status;
   }
 
-  Status MakeAlarm(int color, int key, const Problem& problem,
+  Status MakeAlarm(const std::vector<int>& firsts, int node, const Problem& problem,
                    std::unique_ptr<Alarm>* alarm) const override {
     std::vector<Peer> peers;
-    int rank = 0;
-    Status status = Connect(color, key, problem, &rank, &peers);
+    int rank = 0, color = firsts[node] == this->rank() ? 0 : kNoColor;
+    Status status = Connect(color, node, problem, &rank, &peers);
     if (status.ok() && color != kNoColor) *alarm = MakeTcpAlarm(std::move(peers));
     return status;
   }

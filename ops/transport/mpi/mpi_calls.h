@@ -37,6 +37,7 @@ class MpiCalls {
   void Free(MpiHandle comm) const;
   MpiHandle byte_type() const { return byte_; }
   const void* in_place() const { return in_place_; }
+  int any_source() const { return any_source_; }
   // With MPI_THREAD_SERIALIZED only one thread may be inside MPI; otherwise the lock is
   // uncontended.
   std::mutex& mutex() const { return mutex_; }
@@ -48,6 +49,7 @@ class MpiCalls {
   int (*error_string_)(int, char*, int*);
   MpiHandle byte_ = 0;
   const void* in_place_ = nullptr;
+  int any_source_ = 0;
   mutable std::mutex mutex_;
 };
 

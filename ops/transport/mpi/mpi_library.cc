@@ -204,6 +204,7 @@ Status MpiLibrary::Resolve(void* library) {
   find("MPI_Comm_rank", &comm_rank);
   find("MPI_Comm_size", &comm_size);
   in_place_ = reinterpret_cast<void*>(open_mpi_ ? kOne : ~uintptr_t{0});
+  any_source_ = open_mpi_ ? kOpenMpiAnySource : kMpichAnySource;
   if (open_mpi_) {
     find("ompi_mpi_comm_world", &world_);
     find("ompi_mpi_byte", &byte_);
@@ -423,12 +424,11 @@ std::string MpiLibrary::HeardFailure() const {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return "";
   IdleWaits none(IdleWaits::kLookOnly);
-  const int any = open_mpi_ ? kOpenMpiAnySource : kMpichAnySource;
   alignas(8) char status[64];
   char text[kFailureBytes] = "";
   int there = 0;
-  if (iprobe(any, kFailureTag, world_, &there, status) != 0 || !there) return "";
-  if (recv(text, kFailureBytes, byte_, any, kFailureTag, world_, status) != 0) return "";
+  if (iprobe(any_source_, kFailureTag, world_, &there, status) != 0 || !there) return "";
+  if (recv(text, kFailureBytes, byte_, any_source_, kFailureTag, world_, status) != 0) return "";
   return text;
 }
 
@@ -448,11 +448,11 @@ Status MpiLibrary::MakeGroup(int color, int key, const Problem& problem,
   return status;
 }
 
-Status MpiLibrary::MakeAlarm(int color, int key, const Problem& problem,
+Status MpiLibrary::MakeAlarm(const std::vector<int>& firsts, int node, const Problem& problem,
                              std::unique_ptr<Alarm>* alarm) const {
   MpiHandle comm = 0;
-  Status status = Split(color, key, &comm, problem);
-  if (status.ok() && color != kNoColor) *alarm = MakeMpiAlarm(this, comm);
+  Status status = Split(0, rank_, &comm, problem);
+  if (status.ok()) *alarm = MakeMpiAlarm(this, comm, firsts, node);
   return status;
 }
 

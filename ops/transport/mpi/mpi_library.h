@@ -41,7 +41,7 @@ class MpiLibrary : public MpiCalls, public Bootstrap {
   Status BetweenNodes() const override;
   Status MakeGroup(int color, int key, const Problem& problem,
                    std::unique_ptr<PeerGroup>* group) const override;
-  Status MakeAlarm(int color, int key, const Problem& problem,
+  Status MakeAlarm(const std::vector<int>& firsts, int node, const Problem& problem,
                    std::unique_ptr<Alarm>* alarm) const override;
   // Finalizes MPI if this library initialized it. MPI_Finalize waits for all ranks; so does this,
   // unless `stop` returns true.

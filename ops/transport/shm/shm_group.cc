@@ -16,6 +16,7 @@ namespace smddp {
 struct alignas(64) ShmGroup::GroupHeader {
   std::atomic<int> failure_claimed;
   std::atomic<int> failure_code;  // stored after the text
+  std::atomic<bool> nodes_told;
   char failure_text[kFailureBytes];
   std::atomic<uint64_t> join_tickets;
   // Stored before the ticket that completes a round is counted.
@@ -238,6 +239,18 @@ bool ShmGroup::HasJoined(int r) const {
 uint32_t ShmGroup::JoinRound() const {
   return static_cast<uint32_t>(JoinTickets() / static_cast<uint64_t>(size_)) + 1;
 }
+
+bool ShmGroup::IsFirstAlive() const {
+  for (int r = 0; r < rank_; ++r) {
+    const PeerState state = Peer(r);
+    if (state != PeerState::kDead && state != PeerState::kLeft) return false;
+  }
+  return true;
+}
+
+void ShmGroup::NoteNodesTold() const { header_->nodes_told.store(true); }
+
+bool ShmGroup::NodesTold() const { return header_->nodes_told.load(); }
 
 uint64_t ShmGroup::JoinTickets() const {
   return header_->join_tickets.load(std::memory_order_acquire);

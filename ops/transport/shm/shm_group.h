@@ -217,6 +217,11 @@ class ShmGroup {
   bool PostFailure(int code, const std::string& text) const;
   // The code of the posted failure; 0 if none.
   int Failure(std::string* text) const;
+  // Whether the lower ranks have died or left, so that it is for this one to tell other nodes.
+  bool IsFirstAlive() const;
+  // All ranks of this node know then that the other nodes were told.
+  void NoteNodesTold() const;
+  bool NodesTold() const;
 
  private:
   struct GroupHeader;

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "engine/watch/tell_nodes.h"
+
 namespace smddp_sim {
 namespace {
 
@@ -314,7 +316,7 @@ bool Script::HearsOfFailure() {
     shm.PostFailure(static_cast<int>(Code::kRemote), died);
   }
   code = shm.Failure(&text);
-  if (code != 0 && alarm != nullptr) alarm->Raise(code, text);
+  if (code != 0) smddp::TellNodes(shm, alarm, code, text);
   return code != 0;
 }
 
