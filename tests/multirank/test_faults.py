@@ -1,6 +1,7 @@
 """Ranks that disagree, die, stop or raise: everybody hears of it, in time, and nothing hangs."""
 
 import os
+import re
 import sys
 
 import launcher
@@ -173,6 +174,16 @@ def test_a_rank_that_stops_is_named_alone(job):
     assert survivors, result.output[-4000:]
     for one in survivors:
         assert "for rank 1 in" in one["text"], one
+
+
+def test_a_rank_of_another_node_is_late(job):
+    """Ranks that wait for their neighbours are warned that these may wait themselves."""
+    env = {"SMDDP_NODES": "2", "SMDDP_STALL_WARNING_SECONDS": "1"}
+    result = job(faults.one_is_late, 4, env=env)
+    assert all(one["sum"] == 4 for one in result.check(4).values())
+    stalls = re.findall(r"smddp_tf\[rank (\d)\] warning: stalled: (.*)", result.output)
+    warned = {rank: "Or they wait for another node themselves" in text for rank, text in stalls}
+    assert warned == {"0": True, "1": True, "2": False}, result.output[-4000:]
 
 
 def test_a_backward_pass_that_fails(job, python):

@@ -126,6 +126,12 @@ def one_goes(end):
     _train_until_it_fails(step, begin)
 
 
+def one_is_late():
+    if rank == size - 1:
+        time.sleep(2.5)
+    report(sum=float(hvd.allreduce(1.0, op=hvd.Sum)))
+
+
 def one_is_refused():
     """Rank 1 alone is refused a collective, and ends with that exception while the others wait."""
     hvd.allreduce(1.0)
