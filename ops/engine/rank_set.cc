@@ -259,7 +259,8 @@ bool RankSet::ServeJoined(Joining* joining) {
   return moved;
 }
 
-// Returns an error if a peer is gone that has not joined: it would be awaited forever.
+// Returns an error if a channel has failed or, unless the join is over, if a peer is gone that
+// would be awaited forever: it has not joined or, between nodes, it no longer serves other nodes.
 Status RankSet::JoinFailure(const Joining& joining) const {
   for (const JoinedChannel* channel : {&joining.direct, &joining.gradients}) {
     if (!channel->failure.ok()) return channel->failure;
@@ -267,15 +268,19 @@ Status RankSet::JoinFailure(const Joining& joining) const {
   std::string text;
   int code = shm()->Failure(&text);
   if (code != 0) return {static_cast<Code>(code), text};
+  const std::string own = std::to_string(topology().JobRank(shm()->rank()));
   for (int p = 0; p < shm()->size(); ++p) {
-    if (p == shm()->rank()) continue;
-    PeerState state = shm()->Peer(p);
-    bool gone = state == PeerState::kDead || state == PeerState::kLeft;
-    if (!gone || shm()->JoinTickets() >= joining.tickets) continue;
-    return {Code::kRemote, "rank " + std::to_string(topology().JobRank(p)) +
-                               (state == PeerState::kDead ? " died" : " has ended") +
-                               " before it called join(), for which rank " +
-                               std::to_string(topology().JobRank(shm()->rank())) + " waits"};
+    const PeerState state = shm()->Peer(p);
+    const bool dead = state == PeerState::kDead;
+    if (p == shm()->rank() || (!dead && state != PeerState::kLeft)) continue;
+    // Looked at after the peer, which may have seen the end of the join before this rank.
+    const bool all_joined = shm()->JoinTickets() >= joining.tickets;
+    int last = 0;
+    if ((all_joined && !dead) || JoinOver(joining, &last)) continue;
+    return {Code::kRemote,
+            "rank " + std::to_string(topology().JobRank(p)) + (dead ? " died" : " has ended") +
+                (all_joined ? " while rank " + own + " waited in join()"
+                            : " before it called join(), for which rank " + own + " waits")};
   }
   return {};
 }

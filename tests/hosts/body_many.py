@@ -16,7 +16,9 @@ for count in (1, 1001):
     # Rank s sends 1000 s + r to rank r.
     got = job.alltoall(ranks.repeat(count, 1) + 1000 * rank)
     assert (got == 1000 * ranks + rank).all(), count
-    assert (job.reducescatter(np.ones([size * count + 3, 2], np.float32)) == size).all(), count
+    rows = np.arange(2 * (size * count + 3), dtype=np.float32).reshape(-1, 2) % 97
+    want = np.array_split(rows * (size * (size + 1) // 2), size)[rank]
+    assert (job.reducescatter(rows * (rank + 1)) == want).all(), count
     for root in (0, size - 1):
         value = job.run(c.BROADCAST, np.full(count, rank, np.int32), root=root)
         assert (value == root).all(), count

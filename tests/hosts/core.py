@@ -99,6 +99,9 @@ class Core:
         out = np.empty((rows, *tensor.shape[1:]), tensor.dtype)
         return self.run(REDUCESCATTER, tensor, out, **options)
 
+    def join(self) -> None:
+        self._check(self._library.smddp_join(ctypes.byref(ctypes.c_int())))
+
     def barrier(self) -> None:
         self._check(self._library.smddp_barrier(b"barrier"))
 

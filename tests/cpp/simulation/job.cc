@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 
 #include "os_calls.h"
 #include "script.h"
@@ -58,11 +59,7 @@ void Job::MakeNodes() {
   for (const auto& ranks : topo.nodes) {
     nodes_.push_back(std::make_unique<Node>(static_cast<int>(ranks.size()), program_.chunk_bytes));
   }
-  if (topo.num_nodes > 1) {
-    std::vector<int> firsts;
-    for (const auto& ranks : topo.nodes) firsts.push_back(ranks[0]);
-    alarms_ = network_.ConnectAlarms(firsts);
-  }
+  if (topo.num_nodes > 1) alarms_ = network_.ConnectAlarms(topo.nodes);
   world_.resize(smddp::kChannels);
   cross_.resize(smddp::kChannels);
   for (int channel = 0; channel < smddp::kChannels && topo.num_nodes > 1; ++channel) {
@@ -84,7 +81,7 @@ std::unique_ptr<smddp::Connection> Job::Connect(int rank) {
   connection->shm = std::make_unique<smddp::ShmGroup>(nodes_[topo.node]->memory, topo.local_rank,
                                                       topo.local_size, program_.chunk_bytes);
   connection->reads_peers = program_.reads_peers;
-  if (topo.num_nodes > 1 && topo.local_rank == 0) connection->alarm = std::move(alarms_[topo.node]);
+  if (topo.num_nodes > 1) connection->alarm = std::move(alarms_[rank]);
   if (program_.on_devices) connection->devices = devices_.Join(rank);
   for (int index = 0; index < smddp::kChannels; ++index) {
     connection->channels.emplace_back();
@@ -147,7 +144,8 @@ void Job::Strike(const Fault& fault) {
 }
 
 // A rank in join() waits as long as the others have data. That a rank of another node has failed
-// tells the first one of its node. If that is gone itself, only the launcher ends the others.
+// tells the first one of its node, or the next if that has died. If neither can, only the launcher
+// ends the others.
 void Job::EndWhoJoined() {
   bool all = true, one = false;
   for (int r = 0; r < program_.size; ++r) {
@@ -167,14 +165,22 @@ void Job::EndWhoJoined() {
   }
 }
 
-// Whether the first rank of each node was there to tell the others of what happened.
+// Whether each node's first rank could hear and tell of what happened or, after its end, another.
 bool Job::AlarmsWork() const {
-  for (const auto& ranks : topologies_[0]->nodes) {
+  auto speaks = [&](const std::vector<int>& ranks) {
+    std::set<int> hurt;
+    bool ended = true;
     for (const Fault& fault : program_.faults) {
-      if (fault.rank == ranks[0] && fault.kind != FaultKind::kPause) return false;
+      if (fault.kind == FaultKind::kPause || !std::count(ranks.begin(), ranks.end(), fault.rank)) {
+        continue;
+      }
+      hurt.insert(fault.rank);
+      ended = ended && (fault.kind == FaultKind::kDie || fault.kind == FaultKind::kLeave);
     }
-  }
-  return true;
+    return hurt.count(ranks[0]) == 0 || (ended && hurt.size() < ranks.size());
+  };
+  const auto& nodes = topologies_[0]->nodes;
+  return std::all_of(nodes.begin(), nodes.end(), speaks);
 }
 
 // Who only waits for others to end although one has failed is ended by the launcher.

@@ -53,7 +53,7 @@ class Job {
   std::vector<std::unique_ptr<Node>> nodes_;
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> world_;  // by channel and rank
   std::vector<std::vector<std::unique_ptr<smddp::PeerGroup>>> cross_;
-  std::vector<std::unique_ptr<smddp::Alarm>> alarms_;  // by node
+  std::vector<std::unique_ptr<smddp::Alarm>> alarms_;  // by rank
   std::deque<class Script> scripts_;
   std::vector<std::string> complaints_;
   double broken_at_ = 0;

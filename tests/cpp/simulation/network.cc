@@ -280,7 +280,8 @@ class SimGroup : public PeerGroup {
   size_t bytes_ = 0, under_way_ = 0;
 };
 
-// How messages of failures go: to each other node, unless the network of either is gone.
+// How messages of failures go over MPI: to the first rank of each other node, unless the network of
+// either is gone.
 class SimAlarm : public smddp::Alarm {
  public:
   struct Message {
@@ -290,19 +291,20 @@ class SimAlarm : public smddp::Alarm {
   };
   struct Board {
     Network* network;
-    std::vector<int> ranks;
+    std::vector<int> firsts;  // by node
     std::vector<Message> heard;
   };
 
-  SimAlarm(std::shared_ptr<Board> board, size_t index) : board_(std::move(board)), index_(index) {}
+  SimAlarm(std::shared_ptr<Board> board, size_t node, int rank)
+      : board_(std::move(board)), node_(node), rank_(rank) {}
 
   bool Raise(int code, const std::string& text) override {
     if (raised_) return true;
     raised_ = true;
-    if (board_->network->broken(board_->ranks[index_])) return true;
+    if (board_->network->broken(rank_)) return true;
     Scheduler* scheduler = board_->network->scheduler();
-    for (size_t other = 0; other < board_->ranks.size(); ++other) {
-      if (other == index_) continue;
+    for (size_t other = 0; other < board_->firsts.size(); ++other) {
+      if (other == node_) continue;
       double delay = board_->network->style().longest_delay * scheduler->random().Unit();
       scheduler->At(scheduler->now() + delay, [board = board_, other, code, text] {
         Message& heard = board->heard[other];
@@ -312,8 +314,9 @@ class SimAlarm : public smddp::Alarm {
     return true;
   }
   bool Heard(int* code, std::string* text) override {
-    const Message& heard = board_->heard[index_];
-    if (!heard.told || board_->network->broken(board_->ranks[index_])) return false;
+    const Message& heard = board_->heard[node_];
+    const bool listens = rank_ == board_->firsts[node_] && !board_->network->broken(rank_);
+    if (!heard.told || !listens) return false;
     *code = heard.code;
     *text = heard.text;
     return true;
@@ -321,7 +324,8 @@ class SimAlarm : public smddp::Alarm {
 
  private:
   std::shared_ptr<Board> board_;
-  size_t index_;
+  size_t node_;
+  int rank_;
   bool raised_ = false;
 };
 
@@ -338,13 +342,16 @@ std::vector<std::unique_ptr<PeerGroup>> Network::Connect(const std::vector<int>&
   return groups;
 }
 
-std::vector<std::unique_ptr<smddp::Alarm>> Network::ConnectAlarms(const std::vector<int>& ranks) {
+std::vector<std::unique_ptr<smddp::Alarm>> Network::ConnectAlarms(
+    const std::vector<std::vector<int>>& nodes) {
   auto board = std::make_shared<SimAlarm::Board>();
   board->network = this;
-  board->ranks = ranks;
-  board->heard.resize(ranks.size());
-  std::vector<std::unique_ptr<smddp::Alarm>> alarms;
-  for (size_t i = 0; i < ranks.size(); ++i) alarms.push_back(std::make_unique<SimAlarm>(board, i));
+  board->heard.resize(nodes.size());
+  std::vector<std::unique_ptr<smddp::Alarm>> alarms(broken_.size());
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    board->firsts.push_back(nodes[node][0]);
+    for (int rank : nodes[node]) alarms[rank] = std::make_unique<SimAlarm>(board, node, rank);
+  }
   return alarms;
 }
 

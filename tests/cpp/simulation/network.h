@@ -24,8 +24,9 @@ class Network {
 
   // A group for each listed rank of the job, all connected.
   std::vector<std::unique_ptr<smddp::PeerGroup>> Connect(const std::vector<int>& ranks);
-  // An alarm for each listed rank, the first of each node.
-  std::vector<std::unique_ptr<smddp::Alarm>> ConnectAlarms(const std::vector<int>& ranks);
+  // An alarm for each rank; the first rank of a node hears.
+  std::vector<std::unique_ptr<smddp::Alarm>> ConnectAlarms(
+      const std::vector<std::vector<int>>& nodes);
   // From now on the rank's calls fail, sooner or later.
   void Break(int rank);
   bool broken(int rank) const { return broken_[rank]; }
