@@ -43,8 +43,8 @@ VENV_RAY := .venv-ray
 BIN := $(VENV)/bin
 CMAKE_FLAGS := -G Ninja -DCMAKE_BUILD_TYPE=Release -DSMDDP_BUILD_TESTS=ON $(if $(CI),-DSMDDP_WERROR=ON,-DSMDDP_WERROR=OFF)
 PIP_FLAGS := --quiet --disable-pip-version-check
-# So many tests at a time, each as soon as another has ended. Two would leave two cores idle while one
-# waits.
+# So many tests at a time, each as soon as another has ended: of two, one core would be idle while
+# one waits.
 TESTS_AT_A_TIME ?= 3
 PARALLEL = -n $(TESTS_AT_A_TIME) --dist load --maxschedchunk 1
 # The venv's cmake and ninja come before any other.
